@@ -1,0 +1,129 @@
+"""What can go wrong, by what the caller should do about it, and the SQLSTATE that says so.
+
+Callers choose by class: fix the call (`ConfigError`, `InvalidInputError`, `NotFoundError`, `ConflictError`,
+`IsolationError`, `DeniedError`), rejoin (`FencedError`), or try again later (`UnavailableError`).
+The functions of the schema raise `KGnnn`; the table below is the only list of these codes on this side.
+"""
+
+
+class CoordinatorError(Exception):
+    """Root of everything this package raises on purpose. Catch it at the outermost level only.
+
+    Attributes:
+        detail: More facts about the failure; the DETAIL of the database error, if there was one.
+        hint: What to try; the HINT of the database error, if there was one.
+    """
+
+    def __init__(self, message: str = "", *, detail: str | None = None, hint: str | None = None) -> None:
+        # Only the message goes into args, all else into attributes: so an error survives pickling and copying.
+        super().__init__(message)
+        self.detail = detail
+        self.hint = hint
+
+
+class ConfigError(CoordinatorError):
+    """A setting or argument is wrong. Correct it; a retry cannot help."""
+
+
+class SchemaVersionError(ConfigError):
+    """Client and database speak different protocol versions, or the schema is not installed.
+
+    Run the command that the message names: `coordinator db upgrade`, or upgrade the client package.
+    """
+
+
+class InvalidInputError(CoordinatorError, ValueError):
+    """A message or argument cannot be stored as it is, such as a key with a NUL. Change it; a retry cannot help."""
+
+
+class MessageTooLargeError(InvalidInputError):
+    """A message is larger than its topic allows.
+
+    Send less (store the data elsewhere and publish where it is), or raise the limit of the topic.
+    """
+
+
+class NotFoundError(CoordinatorError):
+    """No such topic, group, member, delivery or dead letter. Create it first, or correct the name."""
+
+
+class ConflictError(CoordinatorError):
+    """It exists already, with other properties. Use what is there, or change it on purpose."""
+
+
+class IsolationError(CoordinatorError):
+    """A function that proves something by several snapshots was called outside READ COMMITTED.
+
+    Call it in a transaction of its own at READ COMMITTED; at a stricter level its proof would lose messages.
+    """
+
+
+class DeniedError(CoordinatorError):
+    """The database role has no right to publish to this topic, or to subscribe to it. Ask its owner for a grant."""
+
+
+class FencedError(CoordinatorError):
+    """The right to act is gone: another owner has it. Drop what is in flight and rejoin; never repeat the write."""
+
+
+class StaleEpochError(FencedError):
+    """The claim has a newer epoch than the one held. Drop the partition; its new owner delivers from here on.
+
+    Attributes:
+        held: The epoch the caller acted under; None if the database did not say.
+        current: The epoch of the claim at that moment; None if the database did not say.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        held: int | None = None,
+        current: int | None = None,
+        detail: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, detail=detail, hint=hint)
+        self.held = held
+        self.current = current
+
+
+class MemberDeadError(FencedError):
+    """The member was declared dead, or has left. Join again, as a new member; it holds no partition any more."""
+
+
+class HandlerError(CoordinatorError):
+    """The user's handler failed; `__cause__` is what it raised. Fix the handler; the retry policy has the message."""
+
+
+class UnavailableError(CoordinatorError):
+    """There is no database right now, or the connection to it was lost. Try again later, on a new connection.
+
+    Whether a statement that was under way took effect is unknown.
+    """
+
+
+# 57P04 (the database was dropped) is missing on purpose: waiting does not bring it back.
+CLASS_BY_SQLSTATE: dict[str, type[CoordinatorError]] = {
+    "KG001": StaleEpochError,
+    "KG002": MemberDeadError,
+    "KG003": NotFoundError,
+    "KG004": ConflictError,
+    "KG005": InvalidInputError,
+    "KG006": MessageTooLargeError,
+    "KG007": IsolationError,
+    "KG008": DeniedError,
+    "57P01": UnavailableError,  # admin_shutdown, also pg_terminate_backend
+    "57P02": UnavailableError,  # crash_shutdown
+    "57P03": UnavailableError,  # cannot_connect_now
+    "57P05": UnavailableError,  # idle_session_timeout
+    "25P03": UnavailableError,  # idle_in_transaction_session_timeout: the server has hung up
+    "53300": UnavailableError,  # too_many_connections
+}
+
+
+def class_of(sqlstate: str) -> type[CoordinatorError] | None:
+    """Return the class for a SQLSTATE; None means that the error is not ours to translate."""
+    if sqlstate.startswith("08"):  # the whole class "connection exception"
+        return UnavailableError
+    return CLASS_BY_SQLSTATE.get(sqlstate)
