@@ -1,0 +1,1 @@
+"""The edge to PostgreSQL: connections, running statements, translating errors, installing the schema."""

@@ -1,0 +1,94 @@
+"""Run a Statement or a Flow on a connection: the only place where statements meet psycopg.
+
+Both run in whatever transaction the connection is in, and begin, commit and roll back nothing themselves.
+"""
+
+from contextlib import closing
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.adapt import AdaptersMap
+from psycopg.rows import tuple_row
+
+from coordinator.db.translate import translate
+from coordinator.protocol.placeholder import render
+from coordinator.protocol.statement import Flow, Row, Statement
+
+T = TypeVar("T")
+
+# A producer runs on the caller's own connection, and that one may have a cursor class, a row factory and loaders of
+# its own: Django's gives jsonb as text. Parsers rely on plain tuples of psycopg's plain types.
+_ADAPTERS = AdaptersMap(psycopg.adapters)
+
+
+class _Cursor(psycopg.Cursor[Row]):
+    adapters = property(lambda _self: _ADAPTERS)
+
+
+class _AsyncCursor(psycopg.AsyncCursor[Row]):
+    adapters = property(lambda _self: _ADAPTERS)
+
+
+def drive(flow: Flow[T], connection: psycopg.Connection[Any], schema: str) -> T:
+    """Run a flow to its end and return its result; a statement's error is raised where the flow yielded it."""
+    with closing(flow):
+        try:
+            statement = next(flow)
+            while True:
+                try:
+                    result = execute(statement, connection, schema)
+                except Exception as error:  # noqa: BLE001 - the flow decides; uncaught, it comes out of throw()
+                    statement = flow.throw(error)
+                else:
+                    statement = flow.send(result)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+
+
+async def adrive(flow: Flow[T], connection: psycopg.AsyncConnection[Any], schema: str) -> T:
+    """`drive` for an AsyncConnection."""
+    with closing(flow):
+        try:
+            statement = next(flow)
+            while True:
+                try:
+                    result = await aexecute(statement, connection, schema)
+                except Exception as error:  # noqa: BLE001 - as in drive
+                    statement = flow.throw(error)
+                else:
+                    statement = flow.send(result)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+
+
+def execute(statement: Statement[T], connection: psycopg.Connection[Any], schema: str) -> T:
+    """Run one statement and return its parsed result."""
+    try:
+        cursor = _Cursor(connection, row_factory=tuple_row)
+        cursor.execute(render(statement.text, schema), statement.parameters)
+        rows = cursor.fetchall() if cursor.description else []
+    except psycopg.Error as error:
+        ours = translate(error, connection)
+        if ours is None:
+            raise
+        raise ours from error
+    return statement.parse(rows)
+
+
+async def aexecute(statement: Statement[T], connection: psycopg.AsyncConnection[Any], schema: str) -> T:
+    """`execute` for an AsyncConnection."""
+    try:
+        cursor = _AsyncCursor(connection, row_factory=tuple_row)
+        await cursor.execute(render(statement.text, schema), statement.parameters)
+        rows = await cursor.fetchall() if cursor.description else []
+    except psycopg.Error as error:
+        ours = translate(error, connection)
+        if ours is None:
+            raise
+        raise ours from error
+    return statement.parse(rows)
+
+
+def _text(statement: Statement[Any], schema: str) -> LiteralString:
+    # psycopg asks for literals, so that nobody formats values into SQL; ours are, but for the checked schema name.
+    return cast("LiteralString", render(statement.text, schema))

@@ -1,0 +1,28 @@
+"""One form of address for a database, whatever form it came in."""
+
+import re
+
+from psycopg import ProgrammingError
+from psycopg.conninfo import conninfo_to_dict
+
+from coordinator.errors import ConfigError
+
+# SQLAlchemy's URLs name a driver, postgresql+psycopg://; libpq knows no such thing.
+_URL_SCHEME = re.compile(r"^postgres(?:ql)?(?:\+\w+)?://")
+
+
+def conninfo(dsn: str) -> str:
+    """Return what libpq takes for a conninfo string, a postgresql:// URL or a SQLAlchemy URL; "" means its defaults.
+
+    Raises:
+        ConfigError: If libpq would not understand it. The message has no part of the DSN, which may hold a password.
+    """
+    address = _URL_SCHEME.sub("postgresql://", dsn.strip())
+    try:
+        conninfo_to_dict(address)
+    except ProgrammingError:
+        # From None: libpq's message quotes the address.
+        raise ConfigError(
+            'this DSN is neither a URL "postgresql://user@host/database" nor a conninfo "host=... dbname=..."'
+        ) from None
+    return address
