@@ -87,8 +87,3 @@ async def aexecute(statement: Statement[T], connection: psycopg.AsyncConnection[
             raise
         raise ours from error
     return statement.parse(rows)
-
-
-def _text(statement: Statement[Any], schema: str) -> LiteralString:
-    # psycopg asks for literals, so that nobody formats values into SQL; ours are, but for the checked schema name.
-    return cast("LiteralString", render(statement.text, schema))
