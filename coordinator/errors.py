@@ -59,7 +59,10 @@ class IsolationError(CoordinatorError):
 
 
 class DeniedError(CoordinatorError):
-    """The database role has no right to publish to this topic, or to subscribe to it. Ask its owner for a grant."""
+    """The database role has no right to publish to this topic, to subscribe to it, or to use the schema at all.
+
+    Ask the owner of the schema for the grant; the message names what was refused.
+    """
 
 
 class FencedError(CoordinatorError):
@@ -113,6 +116,7 @@ CLASS_BY_SQLSTATE: dict[str, type[CoordinatorError]] = {
     "KG006": MessageTooLargeError,
     "KG007": IsolationError,
     "KG008": DeniedError,
+    "42501": DeniedError,  # insufficient_privilege: not even the function may be called
     "57P01": UnavailableError,  # admin_shutdown, also pg_terminate_backend
     "57P02": UnavailableError,  # crash_shutdown
     "57P03": UnavailableError,  # cannot_connect_now
