@@ -1,0 +1,43 @@
+"""What every file of sql/functions and sql/views keeps to."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+SQL = Path(__file__).parents[2] / "sql"
+FUNCTIONS = sorted((SQL / "functions").rglob("*.sql"))
+ALL = sorted(SQL.rglob("*.sql"))
+
+of_each_function = pytest.mark.parametrize("path", FUNCTIONS, ids=lambda path: path.stem)
+of_each_file = pytest.mark.parametrize("path", ALL, ids=lambda path: path.relative_to(SQL).as_posix())
+
+
+@of_each_function
+def test_function_file__holds_one_function__named_after_it(path):
+    names = re.findall(r"^create or replace (?:function|procedure) (\S+?)\(", path.read_text("utf-8"), re.MULTILINE)
+    assert names == [f"coordinator.{path.stem}"]
+
+
+@of_each_function
+def test_function_file__plpgsql_or_security_definer__pins_search_path(path):
+    head = path.read_text("utf-8").split("as $$")[0]
+    if "language plpgsql" in head or "security definer" in head:
+        assert "set search_path = pg_catalog, pg_temp" in head
+
+
+@of_each_function
+def test_function_file__body__begins_with_a_comment(path):
+    assert re.search(r"as \$\$\s*--", path.read_text("utf-8"))
+
+
+@of_each_file
+def test_sql_file__settings__are_not_named_like_the_schema(path):
+    assert not re.search(r"(current_setting|set_config)\('coordinator\.", path.read_text("utf-8"))
+
+
+@of_each_file
+def test_sql_file__schema_by_its_bare_name__does_not_occur(path):
+    """The placeholder rule would leave it, and another installation in the database would be hit."""
+    code = re.sub(r"--.*", "", path.read_text("utf-8"))
+    assert not re.search(r"\bschema\s+coordinator\b|'coordinator'::regnamespace", code)
