@@ -1,0 +1,39 @@
+create or replace function coordinator.enlist_publisher(p_topic coordinator.topics, p_partitions int[]) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+-- Takes the shared locks that show this transaction as an open publisher of the partitions.
+-- Locks: one advisory lock per partition, or one for the topic from the 17th partition of a transaction on, so
+-- that a transaction can't exhaust the lock table. What is held is remembered in a transaction-local setting; a
+-- rolled-back savepoint undoes the setting and the locks alike.
+-- Race: must be called before the first nextval of the call. A publisher whose offset is visible in the sequence
+-- and whose lock is not yet taken would be missing from the evidence, and its message would be declared a gap.
+declare
+    v_setting text := 'pgcoord.locks_' || p_topic.messages::oid;
+    v_held text := coalesce(current_setting(v_setting, true), '');
+    v_new int[];
+    v_partition int;
+begin
+    if v_held = '*' then
+        return;
+    end if;
+    if v_held = '' and cardinality(p_partitions) = 1 then
+        v_new := p_partitions;
+    else
+        v_new := array(select distinct u.p from unnest(p_partitions) as u(p)
+                       where not u.p = any (string_to_array(v_held, ',')::int[]) order by u.p);
+    end if;
+    if cardinality(v_new) = 0 then
+        return;
+    end if;
+    if cardinality(v_new) + cardinality(string_to_array(v_held, ',')) > 16 then
+        perform pg_advisory_xact_lock_shared(coordinator.lock_key(p_topic.topic_id, -1));
+        perform set_config(v_setting, '*', true);
+        return;
+    end if;
+    foreach v_partition in array v_new loop
+        perform pg_advisory_xact_lock_shared(coordinator.lock_key(p_topic.topic_id, v_partition));
+    end loop;
+    perform set_config(v_setting, concat_ws(',', nullif(v_held, ''), array_to_string(v_new, ',')), true);
+end
+$$;

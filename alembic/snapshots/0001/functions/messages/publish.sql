@@ -1,0 +1,30 @@
+create or replace function coordinator.publish(
+    p_topic text,
+    p_payload jsonb,
+    p_key text default null,
+    p_headers jsonb default null,
+    p_message_id uuid default null,
+    p_partition int default null,
+    p_wake boolean default true,
+    out topic text,
+    out "partition" int,
+    out "offset" bigint,
+    out message_id uuid
+)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- Publishes one JSON message in the caller's transaction: select * from coordinator.publish('orders', '{"id": 1}', 'customer-42').
+-- Returns: the place of the message. Raises, locks: as publish_many.
+declare
+    v_sent record;
+begin
+    v_sent := coordinator.publish_many(
+        p_topic, array[convert_to(p_payload::text, 'UTF8')], array[p_key], array[p_headers::text], array[p_message_id],
+        'application/json', array[p_partition], p_wake);
+    topic := p_topic;
+    "partition" := v_sent.partitions[1];
+    "offset" := v_sent.offsets[1];
+    message_id := v_sent.message_ids[1];
+end
+$$;
