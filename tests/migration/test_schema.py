@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psycopg
@@ -119,9 +120,9 @@ def test_upgrade__six_processes_at_once__all_succeed(empty_database, read_catalo
     ]
     outcomes = [(process.communicate(timeout=60)[1], process.returncode) for process in processes]
     assert outcomes == [("", 0)] * 6
-    from_files = empty_database()
-    schema.install_from_sql(from_files)
-    assert read_catalog(dsn) == read_catalog(from_files)
+    alone = empty_database()
+    schema.upgrade(alone)
+    assert read_catalog(dsn) == read_catalog(alone)
 
 
 def test_upgrade__another_migration_holds_the_lock__waits_then_sees_its_result(empty_database):
@@ -131,8 +132,10 @@ def test_upgrade__another_migration_holds_the_lock__waits_then_sees_its_result(e
     with psycopg.connect(dsn) as first:
         schema.begin_migration(first, "coordinator")
         second = subprocess.Popen([sys.executable, "-c", program, dsn], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        limit = time.monotonic() + 30
         while not run(dsn, waiting):
             assert second.poll() is None, second.communicate()
+            assert time.monotonic() < limit, "the second process does not wait for the lock"
         # What the first one commits is a foreign table: the second must see it, though it began before.
         first.execute("create table coordinator.notes (n int)")
     _, stderr = second.communicate(timeout=60)
