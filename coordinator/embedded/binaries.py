@@ -157,7 +157,7 @@ def readable_binaries(bin_dir: Path, account: Account) -> Path:
             return copied_bin
     raise ConfigError(
         f"user {account.name}, whom the server runs as, cannot run {bin_dir / 'postgres'}, and no copy of it could be "
-        f"made below any of {', '.join(map(str, _COPY_BASES))}; set COORDINATOR_PG_BIN to a folder that everybody can read"
+        f"made below any of {', '.join(map(str, _COPY_BASES))}; set COORDINATOR_PG_BIN to a folder that all can read"
     )
 
 

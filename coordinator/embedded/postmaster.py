@@ -143,7 +143,9 @@ class Postmaster:
                 return
             if time.monotonic() >= deadline_s:
                 tail = log_tail(self._launch.layout)
-                raise UnavailableError(f"the embedded server was not ready after {timeout_s:g} s; its log ends:\n{tail}")
+                raise UnavailableError(
+                    f"the embedded server was not ready after {timeout_s:g} s; its log ends:\n{tail}"
+                )
             time.sleep(_POLL_INTERVAL_S)
         tail = log_tail(self._launch.layout)
         raise UnavailableError(f"the embedded server ended while it started; its log ends:\n{tail}")
@@ -159,7 +161,7 @@ class Postmaster:
 
     def kill(self) -> None:
         """SIGKILL the server and all its processes at once, and wait until they are gone."""
-        # Stopped first: otherwise the postmaster, on the death of the first child, starts the next ones behind our back.
+        # Stopped first: otherwise the postmaster sees its first child die and starts others behind our back.
         self._signal(signal.SIGSTOP)
         victims = processes.children(self.pid)
         self._signal(signal.SIGKILL)
@@ -198,8 +200,8 @@ def choose_binaries(layout: Layout, bin_dir: Path | None, major: int | None) -> 
     wanted = major_of(chosen)
     if found is not None and found != wanted:
         raise ConfigError(
-            f"the data directory {layout.pgdata} was made by PostgreSQL {found}, found binaries of {wanted} in {chosen}; "
-            f"name binaries of {found}, or another folder, or move the data with pg_upgrade"
+            f"the data directory {layout.pgdata} was made by PostgreSQL {found}, found binaries of {wanted} in "
+            f"{chosen}; name binaries of {found}, or another folder, or move the data with pg_upgrade"
         )
     return chosen
 
@@ -297,7 +299,7 @@ def make_socket_dir(layout: Layout, account: Account) -> Path:
     """Return the folder for the socket: in the server's folder, or elsewhere when that path is too long."""
     folder = layout.socket_dir()
     if folder is None:
-        folder = Path(tempfile.mkdtemp(prefix="coordinator-s-", dir="/tmp"))  # noqa: S108 - a new folder of its own
+        folder = Path(tempfile.mkdtemp(prefix="coordinator-s-", dir="/tmp"))
     else:
         folder.mkdir(mode=0o700, exist_ok=True)
     account.own(folder)
@@ -336,7 +338,7 @@ def log_tail(layout: Layout) -> str:
 
 
 def _remove_left_over_pid_file(pgdata: Path) -> None:
-    """Remove a postmaster.pid whose number now belongs to another program, for which PostgreSQL would refuse to start."""
+    """Remove a postmaster.pid whose number now belongs to another program: PostgreSQL would refuse to start."""
     file = processes.read_pid_file(pgdata)
     if file is None or not processes.exists(file.pid) or processes.postmaster_pid(pgdata) is not None:
         # Missing; or its process is gone, and PostgreSQL looks for survivors and removes it; or a server is running.

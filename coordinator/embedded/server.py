@@ -81,8 +81,8 @@ class EmbeddedServer:
             start_timeout_s: How long the start may take; crash recovery counts.
 
         Raises:
-            ConfigError: If there are no binaries, the folder is in use, not ours or of another major, or a setting is no
-                setting.
+            ConfigError: If there are no binaries, the folder is in use, not ours or of another major, or a setting has
+                an impossible name.
             UnavailableError: If the server does not start (disk full, wrong value of a setting); with its log's end.
         """
         if data_dir is None:

@@ -10,7 +10,7 @@ from coordinator.embedded.account import account_for
 from coordinator.embedded.keeper import SHARED, spawn_keeper
 from coordinator.embedded.locks import FileLock, held, is_held
 from coordinator.embedded.places import Layout, default_data_dir, prepare
-from coordinator.embedded.postmaster import choose_binaries, log_tail, prepare_launch
+from coordinator.embedded.postmaster import log_tail, prepare_launch
 from coordinator.embedded.server import socket_dsn
 from coordinator.errors import ConfigError, UnavailableError
 
@@ -88,41 +88,40 @@ def shared_server(
         UnavailableError: If the server does not start in time; with the end of its log.
     """
     layout = prepare(default_data_dir() if data_dir is None else data_dir)
-    account = account_for(layout.pgdata)
     with held(layout.start_lock, start_timeout_s):
         client = FileLock(layout.clients_lock, shared=True)
         # Held before the look at the keeper: a keeper that is about to stop its server holds this lock exclusively, so
         # either we hold it and the keeper goes on, or we wait here until that server and its keeper are gone.
         client.acquire(start_timeout_s)
         try:
-            deadline_s = time.monotonic() + start_timeout_s
-            while True:
-                # The keeper holds its lock from before the server starts until after it has stopped.
-                if not is_held(layout.keeper_lock):
-                    launch = prepare_launch(
-                        layout,
-                        account,
-                        bin_dir=choose_binaries(layout, bin_dir, None),
-                        major=None,
-                        settings=settings or {},
-                    )
-                    spawn_keeper(launch, start_timeout_s)
-                kept_by = layout.keeper_lock.read_text()
-                if kept_by and kept_by != SHARED:
-                    raise ConfigError(
-                        f"the folder {layout.root} is in use by a server that is not shared ({kept_by}); "
-                        "stop that one first, or name another folder"
-                    )
-                file = processes.read_pid_file(layout.pgdata)
-                if file is not None and file.ready and processes.postmaster_pid(layout.pgdata) == file.pid:
-                    return SharedServer(layout, client, socket_dsn(file.socket_dir, file.port))
-                # Killed, and its keeper is about to start it again; or ended, and its keeper with it.
-                if time.monotonic() >= deadline_s:
-                    raise UnavailableError(
-                        f"the shared server of {layout.root} was not ready after {start_timeout_s:g} s; "
-                        f"its log ends:\n{log_tail(layout)}"
-                    )
-                time.sleep(_POLL_INTERVAL_S)
+            dsn = _running(layout, bin_dir, settings or {}, start_timeout_s)
         except BaseException:
             client.release()
             raise
+        return SharedServer(layout, client, dsn)
+
+
+def _running(layout: Layout, bin_dir: Path | None, settings: Mapping[str, str], start_timeout_s: float) -> str:
+    """Return the DSN of the folder's server, started if need be. The caller holds the start and the clients' lock."""
+    deadline_s = time.monotonic() + start_timeout_s
+    while True:
+        # The keeper holds its lock from before the server starts until after it has stopped.
+        if not is_held(layout.keeper_lock):
+            launch = prepare_launch(layout, account_for(layout.pgdata), bin_dir=bin_dir, major=None, settings=settings)
+            spawn_keeper(launch, start_timeout_s)
+        kept_by = layout.keeper_lock.read_text()
+        if kept_by and kept_by != SHARED:
+            raise ConfigError(
+                f"the folder {layout.root} is in use by a server that is not shared ({kept_by}); "
+                "stop that one first, or name another folder"
+            )
+        file = processes.read_pid_file(layout.pgdata)
+        if file is not None and file.ready and processes.postmaster_pid(layout.pgdata) == file.pid:
+            return socket_dsn(file.socket_dir, file.port)
+        # Killed, and its keeper is about to start it again; or ended, and its keeper with it.
+        if time.monotonic() >= deadline_s:
+            raise UnavailableError(
+                f"the shared server of {layout.root} was not ready after {start_timeout_s:g} s; "
+                f"its log ends:\n{log_tail(layout)}"
+            )
+        time.sleep(_POLL_INTERVAL_S)

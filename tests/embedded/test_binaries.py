@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from coordinator.embedded import EmbeddedServer, binaries, find_binaries, major_of
 from coordinator.embedded.account import Account
 from coordinator.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 OTHER = Account(65534, 65534, other=True)
 

@@ -62,9 +62,8 @@ def test_start__settings__win_over_the_defaults():
 
 
 def test_start__data_dir__keeps_the_data_for_the_next_start(folder):
-    with EmbeddedServer.start(folder) as server:
-        with psycopg.connect(server.dsn) as connection:
-            connection.execute("create table kept as select 7 as n")
+    with EmbeddedServer.start(folder) as server, psycopg.connect(server.dsn) as connection:
+        connection.execute("create table kept as select 7 as n")
     with EmbeddedServer.start(folder) as server:
         assert one(server.dsn, "select n from kept") == 7
 

@@ -66,15 +66,14 @@ def test_two_processes__same_folder__share_one_server(folder):
 
 
 def test_first_process_ends__second__keeps_the_server(folder):
-    with client(folder) as (first, pid, _):
-        with client(folder) as (second, _, dsn):
-            first.stdin.close()
-            assert first.wait(WAIT_S) == 0
-            with psycopg.connect(dsn) as connection:
-                assert connection.execute("select 1").fetchone() == (1,)
-            assert second.poll() is None
-            with shared_server(folder) as third:
-                assert third.pid == pid
+    with client(folder) as (first, pid, _), client(folder) as (second, _, dsn):
+        first.stdin.close()
+        assert first.wait(WAIT_S) == 0
+        with psycopg.connect(dsn) as connection:
+            assert connection.execute("select 1").fetchone() == (1,)
+        assert second.poll() is None
+        with shared_server(folder) as third:
+            assert third.pid == pid
 
 
 def test_last_client__killed__server_stops(folder):

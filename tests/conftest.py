@@ -1,0 +1,88 @@
+"""Options, markers and fixtures that every test may ask for: a server for the run, a fresh database for the test."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from coordinator.errors import ConfigError
+from coordinator.testing.server import DEFAULT_IMAGE, start_server, why_no_container
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from coordinator.testing import Databases, Server
+
+IMAGE = pytest.StashKey[str]()
+PLAN = pytest.StashKey[str]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("coordinator")
+    group.addoption("--postgres", type=int, metavar="MAJOR", help="run on binaries of this major, such as 16")
+    group.addoption("--testcontainers", action="store_true", help="run on a container; fail where there is none")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[IMAGE] = os.environ.get("COORDINATOR_TEST_IMAGE", DEFAULT_IMAGE)
+    major, container = config.getoption("--postgres"), config.getoption("--testcontainers")
+    if major is not None and container:
+        raise pytest.UsageError("--postgres names binaries and --testcontainers a container: give one of them")
+    if major is not None:
+        config.stash[PLAN] = f"embedded server of PostgreSQL {major}, as asked"
+        return
+    obstacle = why_no_container(config.stash[IMAGE])
+    if obstacle is not None and container:
+        raise pytest.UsageError(f"--testcontainers: {obstacle}")
+    chosen = (
+        f"container of {config.stash[IMAGE]}" if obstacle is None else f"embedded server (no container: {obstacle})"
+    )
+    config.stash[PLAN] = chosen
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"postgres: {config.stash[PLAN]}"
+
+
+@pytest.fixture(scope="session")
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """The server of this run, with `.dsn` of its superuser; tests that harm a server start one of their own."""
+    try:
+        started = start_server(
+            image=request.config.stash[IMAGE],
+            major=request.config.getoption("--postgres"),
+            require_container=request.config.getoption("--testcontainers"),
+        )
+    except ConfigError as error:
+        # Not a failure of each test: no test could run.
+        pytest.exit(f"no server for the tests: {error}", returncode=pytest.ExitCode.USAGE_ERROR)
+    with started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def databases(server: Server) -> Iterator[Databases]:
+    """Makes databases on the run's server; the schema is installed once, into a template."""
+    # Imported here: tests without a database do not need it.
+    from coordinator.testing.databases import Databases
+
+    with Databases(server.dsn) as made:
+        yield made
+
+
+@pytest.fixture
+def dsn(databases: Databases) -> Iterator[str]:
+    """The URL of a fresh database in which the schema is installed; dropped after the test."""
+    made = databases.create()
+    yield made
+    databases.drop(made)
+
+
+@pytest.fixture
+def empty_dsn(databases: Databases) -> Iterator[str]:
+    """The URL of a fresh database without the schema; dropped after the test."""
+    made = databases.create_empty()
+    yield made
+    databases.drop(made)
