@@ -1,0 +1,121 @@
+"""Messages to lines on standard output; each is acked when its line is out."""
+
+import base64
+import json
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
+
+from coordinator.cli import exits
+from coordinator.cli.output import plain, timestamp
+
+if TYPE_CHECKING:
+    from coordinator.app import Coordinator
+    from coordinator.model import Message
+
+# One write and one flush for so many messages, at most.
+_MAX_BATCH = 500
+# How long a signal may have to wait until it is noticed.
+_POLL_S = 0.2
+
+
+class Stop:
+    """Set by the first SIGINT or SIGTERM; `signal_number` says by which."""
+
+    signal_number: int | None = None
+
+
+def consume(
+    app: "Coordinator",
+    topics: Sequence[str],
+    *,
+    group: str,
+    start: str | datetime,
+    count: int | None,
+    exit_at_end: bool,
+) -> int:
+    """Write lines until the end that was asked for, or a signal; return the exit code."""
+    out = sys.stdout.buffer
+    left = count
+    with stopping() as stop, app.consumer(*topics, group=group, start=start, auto_ack=False) as consumer:
+        while stop.signal_number is None and left != 0:
+            wanted = _MAX_BATCH if left is None else min(left, _MAX_BATCH)
+            batch = consumer.poll(max_messages=wanted, timeout_s=_POLL_S)
+            if not batch:
+                if exit_at_end and consumer.at_end():
+                    return exits.OK
+                continue
+            # In this order, and flushed between: a message whose line is still in our buffer when the pipe breaks
+            # must be delivered again.
+            out.write(b"".join(map(line_of, batch)))
+            out.flush()
+            for message in batch:
+                message.ack()
+            if left is not None:
+                left -= len(batch)
+    if left == 0 or (count is None and not exit_at_end):
+        return exits.OK
+    return exits.TERMINATED if stop.signal_number == signal.SIGTERM else exits.INTERRUPTED
+
+
+@contextmanager
+def stopping() -> Iterator[Stop]:
+    """Let the first signal set a flag, so that what is being written gets done; the second one interrupts at once."""
+    stop = Stop()
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        if stop.signal_number is not None:
+            raise KeyboardInterrupt
+        stop.signal_number = number
+
+    former = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def line_of(message: "Message") -> bytes:
+    """Return the message as a line of JSON; its payload, where it is JSON, as the publisher wrote it."""
+    head = json.dumps(
+        {
+            "topic": message.topic,
+            "partition": message.partition,
+            "offset": message.offset,
+            "key": message.key,
+            "headers": message.headers,
+            "message_id": plain(message.message_id),
+            "published_at": timestamp(message.published_at),
+            "attempt": message.attempt,
+            "content_type": message.content_type,
+        },
+        ensure_ascii=False,
+    )
+    return f'{head[:-1]}, "value": {value_text(message.payload)}}}\n'.encode("utf-8", "backslashreplace")
+
+
+def value_text(payload: bytes) -> str:
+    """Return the payload as JSON on one line: itself where it is JSON, else its bytes in base64.
+
+    Not parsed and written again: that would change 1.10 to 1.1, and lose the first of two fields of one name.
+    """
+    try:
+        text = payload.decode()
+        _JSON.decode(text)
+    except (ValueError, RecursionError):
+        return json.dumps({"payload_base64": base64.b64encode(payload).decode()})
+    # Line breaks stand between tokens only: inside of a string, JSON has them escaped.
+    return text.replace("\n", " ").replace("\r", " ").strip()
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+# Only to see whether it is JSON: numbers of any length pass, and NaN, which Python alone takes, does not.
+_JSON = json.JSONDecoder(parse_int=len, parse_float=len, parse_constant=_refuse)

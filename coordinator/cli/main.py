@@ -1,0 +1,83 @@
+"""The command `coordinator`: options that all commands share, the list of commands, and how a call ends."""
+
+import io
+import sys
+from typing import Any
+
+import click
+
+from coordinator.cli import exits
+from coordinator.cli.commands import Lazy, LazyGroup, Options
+from coordinator.cli.failures import told
+
+COMMANDS = {
+    "topics": Lazy("coordinator.cli.topics:topics", "Make, list and describe topics; rotate their segments."),
+    "messages": Lazy("coordinator.cli.messages:messages", "Publish, consume and look at messages."),
+    "groups": Lazy("coordinator.cli.groups:groups", "List consumer groups; show offsets, lag and members."),
+    "db": Lazy("coordinator.cli.db:db", "Install, upgrade and downgrade the schema."),
+    "config": Lazy("coordinator.cli.config:config", "Show the settings in force and where each came from."),
+    "bench": Lazy("coordinator.cli.bench:bench", "Measure what this database can do."),
+    "demo": Lazy("coordinator.cli.demo.command:demo", "See the product at work."),
+}
+
+
+class Root(LazyGroup):
+    """The outermost group: whatever goes wrong below is told here."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        options = ctx.ensure_object(Options)
+        with told(ctx, options):
+            return super().invoke(ctx)
+
+
+def _show_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if not value or ctx.resilient_parsing:
+        return
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - 40 ms that nothing else needs
+
+    try:
+        click.echo(f"coordinator {version('pg-coordinator')}")
+    except PackageNotFoundError:
+        click.echo("coordinator, not installed: run from a source tree")
+    ctx.exit()
+
+
+@click.command(
+    cls=Root,
+    lazy=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    examples=(
+        "coordinator --embedded demo",
+        "export COORDINATOR_DSN=postgresql://app@localhost/shop",
+        "coordinator db upgrade",
+        "coordinator topics create orders --partitions 12",
+        "coordinator messages publish orders orders.jsonl --key-field customer",
+        "coordinator messages consume orders --group billing",
+        "coordinator groups describe billing --json",
+    ),
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
+def cli() -> None:
+    """A message log with consumer groups, kept in PostgreSQL.
+
+    The options below may also stand after the name of a command.
+    """
+
+
+def main() -> None:
+    """Run the command of this process."""
+    if sys.stdout is None or sys.stderr is None:
+        # Started with >&-: what we print would go nowhere, and messages would be acked that nobody has seen.
+        sys.exit(exits.FAILED)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A locale that cannot show a character must not end a command.
+            stream.reconfigure(errors="backslashreplace")
+    cli(prog_name="coordinator")

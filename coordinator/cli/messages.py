@@ -1,0 +1,194 @@
+"""`coordinator messages`: what the options mean; the work is in publishing.py and consuming.py."""
+
+import json
+import sys
+from datetime import UTC, datetime
+
+import click
+
+from coordinator.cli import output
+from coordinator.cli.commands import Group, Options, pass_options
+
+
+def _headers(_ctx: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, str] | None:
+    """Read NAME=VALUE; the first = divides."""
+    headers: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"found {text!r}, wanted NAME=VALUE")
+        headers[name] = value
+    return headers or None
+
+
+def _start(_ctx: click.Context, _parameter: click.Parameter, text: str) -> str | datetime:
+    if text in ("earliest", "latest"):
+        return text
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise click.BadParameter(
+            f"found {text!r}, wanted earliest, latest or a time such as 2030-01-31T12:00:00Z"
+        ) from error
+    # The same command must mean the same on every machine, so a time without an offset is in UTC.
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+
+
+@click.group(cls=Group)
+def messages() -> None:
+    """Publish, consume and look at messages."""
+
+
+@messages.command(
+    examples=(
+        "coordinator messages publish orders orders.jsonl.gz --key-field customer",
+        "tail -F app.log | coordinator messages publish logs --raw",
+        "coordinator messages publish photos cat.jpg --whole --key cat --header type=image/jpeg",
+        """echo '{"id": 1}' | coordinator messages publish orders --json""",
+    )
+)
+@click.argument("topic")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True), default="-")
+@click.option("--raw", is_flag=True, help="Each line is one message, as the bytes that it has; only its LF is cut off.")
+@click.option("--whole", is_flag=True, help="The whole input is one message, as the bytes that it has.")
+@click.option("--key", help="The key of every message.")
+@click.option(
+    "--key-field", metavar="NAME", help="The field of each JSON object whose string or number is the key; null: no key."
+)
+@click.option(
+    "--header",
+    "headers",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=_headers,
+    help="A header of every message; repeatable.",
+)
+@click.option("--partition", type=click.IntRange(min=0), help="Send all there, whatever their keys.")
+@click.option(
+    "--batch-size",
+    type=click.IntRange(1, 10_000),
+    default=500,
+    show_default=True,
+    help="How many messages are published in one transaction, at most.",
+)
+@pass_options
+def publish(
+    options: Options,
+    topic: str,
+    file: str,
+    *,
+    raw: bool,
+    whole: bool,
+    key: str | None,
+    key_field: str | None,
+    headers: dict[str, str] | None,
+    partition: int | None,
+    batch_size: int,
+) -> None:
+    """Publish messages from FILE (a name ending in .gz is unpacked), or from standard input.
+
+    Without --raw and --whole each line is one JSON value; empty lines are skipped. A line that is not what was wanted
+    ends the command: nothing of its batch is sent, what was published before stays, and the message says how many
+    that is. A batch is sent when it is full and when no more input comes for a moment.
+    """
+    from coordinator.cli import publishing  # noqa: PLC0415 - other commands do without
+
+    if raw and whole:
+        raise click.UsageError("--raw and --whole exclude each other")
+    if key is not None and key_field is not None:
+        raise click.UsageError("--key and --key-field exclude each other")
+    if key_field is not None and (raw or whole):
+        raise click.UsageError("--key-field needs JSON lines; with --raw and --whole use --key")
+    form = publishing.Form(raw=raw, whole=whole, key=key, key_field=key_field, headers=headers, partition=partition)
+    with options.coordinator() as app, publishing.opened(file) as stream:
+        summary = publishing.publish(app, topic, stream, form, batch_size=batch_size)
+    if options.as_json:
+        output.json_object(summary.facts())
+    else:
+        output.line(summary.text())
+
+
+@messages.command(
+    examples=(
+        "coordinator messages consume orders --group billing",
+        "coordinator messages consume orders refunds --group audit --exit-at-end > audit.jsonl",
+        "coordinator messages consume orders --group rerun-3 --from 2030-01-31T12:00:00Z --count 100 | jq .value",
+    )
+)
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.option("--group", required=True, metavar="NAME", help="The consumer group; made if there is none of that name.")
+@click.option(
+    "--from",
+    "start",
+    metavar="earliest|latest|TIMESTAMP",
+    callback=_start,
+    default="earliest",
+    show_default=True,
+    help="Where a new group starts; a time without an offset is in UTC. A group that exists goes on where it stands.",
+)
+@click.option("--count", type=click.IntRange(min=1), help="End after that many messages.")
+@click.option("--exit-at-end", is_flag=True, help="End when everything published so far has been read.")
+@pass_options
+def consume(
+    options: Options,
+    topics: tuple[str, ...],
+    *,
+    group: str,
+    start: str | datetime,
+    count: int | None,
+    exit_at_end: bool,
+) -> None:
+    """Read messages as a member of a group: one JSON object a line, with or without --json.
+
+    A message is acked after its line was written and flushed; one whose line could not be written is delivered again.
+    A payload that is JSON is the value as it stands; any other bytes are {"payload_base64": "..."}.
+
+    Ctrl-C and SIGTERM end it after the lines being written. That is success (0) without --count and --exit-at-end;
+    with one of these it means that the end was not reached (130, 143).
+    """
+    from coordinator.cli import consuming  # noqa: PLC0415 - other commands do without
+
+    with options.coordinator() as app:
+        code = consuming.consume(app, topics, group=group, start=start, count=count, exit_at_end=exit_at_end)
+    click.get_current_context().exit(code)
+
+
+@messages.command(
+    examples=(
+        "coordinator messages peek orders",
+        "coordinator messages peek orders --partition 3 --offset 1000 --limit 5 --json",
+    )
+)
+@click.argument("topic")
+@click.option("--partition", type=click.IntRange(min=0), help="Only this one; else all of them.")
+@click.option("--offset", type=click.IntRange(min=0), default=0, show_default=True, help="Where to start.")
+@click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="How many, at most.")
+@pass_options
+def peek(options: Options, topic: str, *, partition: int | None, offset: int, limit: int) -> None:
+    """Look at messages without a group: nothing is acked or moved.
+
+    With --json one object a line, as consume prints them.
+    """
+    from coordinator.cli.consuming import line_of, value_text  # noqa: PLC0415 - as above
+
+    with options.coordinator() as app:
+        found = app.peek(topic, partition=partition, from_offset=offset, limit=limit)
+    if options.as_json:
+        out = sys.stdout.buffer
+        out.write(b"".join(map(line_of, found)))
+        out.flush()
+        return
+    output.table(
+        ("PARTITION", "OFFSET", "PUBLISHED", "KEY", "HEADERS", "VALUE"),
+        [
+            (
+                message.partition,
+                message.offset,
+                message.published_at,
+                message.key,
+                json.dumps(message.headers, ensure_ascii=False) if message.headers else None,
+                value_text(message.payload),
+            )
+            for message in found
+        ],
+    )

@@ -1,0 +1,109 @@
+"""What commands print: data on standard output (tables for people, JSON for programs), all else on standard error."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import click
+
+# In a table, what is not known.
+UNKNOWN = "-"
+
+
+def line(text: str) -> None:
+    """Print one line of data."""
+    click.echo(text)
+
+
+def note(text: str) -> None:
+    """Print what is no data: on standard error."""
+    click.echo(text, err=True)
+
+
+def json_object(value: Mapping[str, Any]) -> None:
+    """Print one JSON object on one line, as UTF-8 whatever the locale says."""
+    out = sys.stdout.buffer
+    # A lone surrogate, which JSON may carry and UTF-8 may not, becomes an escape again.
+    text = json.dumps(value, default=plain, ensure_ascii=False)
+    out.write(text.encode("utf-8", "backslashreplace") + b"\n")
+    out.flush()
+
+
+def plain(value: object) -> Any:
+    """Turn what the API returns into what JSON has."""
+    if isinstance(value, datetime):
+        return timestamp(value)
+    if isinstance(value, UUID):
+        return str(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    raise TypeError(f"no JSON for {type(value).__name__}")
+
+
+def timestamp(value: datetime) -> str:
+    """ISO 8601 in UTC with microseconds: as text it sorts by time."""
+    return value.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def cell(value: object) -> str:
+    """Return what a table says for a value: nothing in it can move the cursor or break the line."""
+    if value is None:
+        return UNKNOWN
+    if value == "":
+        return '""'  # a key can be empty, which is not the same as none
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    if isinstance(value, (tuple, list)):
+        return ",".join(map(cell, value)) or UNKNOWN
+    return "".join(char if char.isprintable() else _escape(char) for char in str(value))
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a table; numbers stand on the right.
+
+    A terminal gets it wrapped to its width. Anything else gets each row on one line, whole, and two spaces between
+    columns: what cut, awk and a reader of logs can work with.
+    """
+    numeric = [
+        all(_is_number(row[index]) or row[index] is None for row in rows) and bool(rows)
+        for index in range(len(columns))
+    ]
+    cells = [[cell(value) for value in row] for row in rows]
+    if sys.stdout.isatty():
+        _rich_table(columns, cells, numeric)
+        return
+    widths = [max(len(row[index]) for row in [columns, *cells]) for index in range(len(columns))]
+    for row in [columns, *cells]:
+        padded = [
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(row, widths, numeric, strict=True)
+        ]
+        line("  ".join(padded).rstrip())
+
+
+def _rich_table(columns: Sequence[str], cells: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:
+    from rich.console import Console  # noqa: PLC0415 - 50 ms, and only a terminal needs it
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name, right in zip(columns, numeric, strict=True):
+        grid.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=False)
+    for row in cells:
+        # Text: a plain str would be read as markup, and a topic may be called [red].
+        grid.add_row(*map(Text, row))
+    Console(highlight=False).print(grid)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _escape(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii")
