@@ -6,6 +6,7 @@ An image is never pulled: a run of tests must not depend on a registry, or wait 
 from __future__ import annotations
 
 import secrets
+import socket
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Self
 
@@ -88,6 +89,11 @@ def why_no_container(image: str) -> str | None:
         import testcontainers  # noqa: F401, PLC0415 - the same
     except ImportError as error:
         return f"the package {error.name} is not installed"
+    address = docker.utils.kwargs_from_env().get("base_url") or docker.constants.DEFAULT_UNIX_SOCKET
+    path = address.partition("unix://")[2]
+    # Looked at first: docker's client leaves its socket open when nobody answers, which is a warning in the tests.
+    if path and not _answers(path):
+        return f"no Docker engine answers at {path}"
     try:
         with closing(docker.from_env(timeout=_DOCKER_TIMEOUT_S)) as client:
             client.ping()
@@ -98,6 +104,16 @@ def why_no_container(image: str) -> str | None:
     except Exception as error:  # noqa: BLE001 - docker, requests and urllib3 each bring errors of their own here
         return f"no Docker engine answers ({type(error).__name__})"
     return None
+
+
+def _answers(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(_DOCKER_TIMEOUT_S)
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+    return True
 
 
 def _container(image: str, settings: Mapping[str, str]) -> Server:
@@ -115,7 +131,12 @@ def _container(image: str, settings: Mapping[str, str]) -> Server:
     for name, value in settings.items():
         command += ["-c", f"{name}={value}"]
     container.with_command(command)
-    container.start()
+    try:
+        container.start()
+    except BaseException:
+        # It stays otherwise: the container was made, and only its start has failed.
+        container.stop()
+        raise
     return Server(container.get_connection_url(), f"container of {image}", container.stop)
 
 
