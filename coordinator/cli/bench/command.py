@@ -1,0 +1,114 @@
+"""`coordinator bench`: parse, run, print."""
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from coordinator.cli import exits, output
+from coordinator.cli.bench.run import Options, Report, run
+from coordinator.cli.bench.stats import Case
+from coordinator.cli.commands import Command, pass_options
+from coordinator.cli.commands import Options as GlobalOptions
+from coordinator.cli.database import database
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "coordinator bench --embedded",
+        "coordinator bench --messages 200000 --payload-bytes 1000 --repeat 7",
+        "coordinator bench --json",
+    ),
+)
+@click.option(
+    "--messages", type=click.IntRange(min=100), default=50_000, show_default=True, help="Messages in each repeat."
+)
+@click.option(
+    "--payload-bytes", type=click.IntRange(12, 1_000_000), default=200, show_default=True, help="Size of each message."
+)
+@click.option(
+    "--partitions", type=click.IntRange(1, 256), default=8, show_default=True, help="Partitions of the topics."
+)
+@click.option(
+    "--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="How often everything is measured."
+)
+@click.option("--keep", is_flag=True, help="Leave the schemas coordinator_bench and coordinator_bench_bare behind.")
+@pass_options
+@click.pass_context
+def bench(
+    ctx: click.Context,
+    options: GlobalOptions,
+    messages: int,
+    payload_bytes: int,
+    partitions: int,
+    repeat: int,
+    keep: bool,
+) -> None:
+    """Measure what this database can do, and compare with a bare table.
+
+    Publishes one by one and 1,000 a call, consumes by one process that acks every message, and measures the time from
+    publish to receipt on an idle topic. In the same repeats the same rows go into a plain table, and out of it by
+    pages, with the same driver: the ratio says what the product costs. Exit code 1 if a message was lost.
+
+    Uses the schemas coordinator_bench and coordinator_bench_bare, which are dropped before and after.
+    """
+    if options.schema is not None:
+        raise click.UsageError("the bench has schemas of its own; leave out --schema")
+    with database(options) as dsn:
+        report = run(Options(dsn, messages, payload_bytes, partitions, repeat, keep), output.note)
+    if options.as_json:
+        output.json_object(_object(report))
+    else:
+        _print(report)
+    ctx.exit(exits.OK if report.ok else exits.FINDING)
+
+
+def _object(report: Report) -> dict[str, Any]:
+    """Return what `--json` prints; names are part of the command's contract. Rates are messages a second."""
+    options = report.options
+    return {
+        "ok": report.ok,
+        "messages": options.message_count,
+        "payload_bytes": options.payload_bytes,
+        "partitions": options.partition_count,
+        "repeat": options.repeat_count,
+        "server_version": report.server_version,
+        "cases": {case.name.replace(" ", "_"): {**asdict(case), "below": case.is_below} for case in report.cases},
+        "latency_p50_ms": report.latency_p50_ms,
+        "latency_p99_ms": report.latency_p99_ms,
+        "latency_max_ms": report.latency_max_ms,
+        "lost": report.lost_count,
+        "duplicates": report.duplicate_count,
+    }
+
+
+def _print(report: Report) -> None:
+    options = report.options
+    output.line(
+        f"{options.message_count:,} messages of {options.payload_bytes:,} bytes, {options.partition_count} partitions, "
+        f"{options.repeat_count} repeats: median (lowest to highest), messages a second"
+    )
+    output.line("")
+    output.table(
+        ("CASE", "OURS", "BARE", "OURS/BARE", "AIM", "P50-MS", "P99-MS"), [_row(case) for case in report.cases]
+    )
+    output.line("")
+    output.line(
+        f"latency on an idle topic, publish to receipt: p50 {report.latency_p50_ms:.2f} ms, "
+        f"p99 {report.latency_p99_ms:.2f} ms, max {report.latency_max_ms:.2f} ms"
+    )
+    output.line(f"lost {report.lost_count}, delivered again {report.duplicate_count}")
+
+
+def _row(case: Case) -> tuple[object, ...]:
+    aim = None if case.wanted_ratio is None else f">= {case.wanted_ratio:g}" + (" MISSED" if case.is_below else "")
+    return (
+        case.name,
+        f"{case.ours.median:,.0f} ({case.ours.low:,.0f} to {case.ours.high:,.0f})",
+        f"{case.bare.median:,.0f} ({case.bare.low:,.0f} to {case.bare.high:,.0f})",
+        f"{case.ratio.median:.2f} ({case.ratio.low:.2f} to {case.ratio.high:.2f})",
+        aim,
+        None if case.ours_p50_ms is None else f"{case.ours_p50_ms:.2f}",
+        None if case.ours_p99_ms is None else f"{case.ours_p99_ms:.2f}",
+    )

@@ -1,0 +1,21 @@
+"""The database that a call means, for commands that hand its DSN on to processes and drivers of their own."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from coordinator.cli.commands import Options
+from coordinator.db.dsn import conninfo
+from coordinator.embedded import data_dir_of, shared_server
+from coordinator.settings import find_dsn
+
+
+@contextmanager
+def database(options: Options) -> Iterator[str]:
+    """Yield a DSN that every process can use by itself; an embedded server is held until the end."""
+    address = find_dsn(options.address()).value
+    data_dir = data_dir_of(address)
+    if data_dir is None:
+        yield conninfo(address)
+        return
+    with shared_server(data_dir) as server:
+        yield server.dsn

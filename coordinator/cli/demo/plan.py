@@ -1,0 +1,53 @@
+"""What a run of the demo is made of: names, sizes, and what the parent tells its processes."""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+# The demo installs a coordinator of its own and drops it at the next start; it touches no other schema than these two.
+SCHEMA = "coordinator_demo"
+SERVICE_SCHEMA = "coordinator_demo_service"
+
+TOPIC = "flights"
+PARTITION_COUNT = 8
+AUDIT = "audit"
+DELAYS = "delays"
+GROUPS = (AUDIT, DELAYS)
+
+# Shorter than the product's defaults (10 s and 3 s), because the demo waits for a dead process's lease.
+LEASE_S = 3.0
+HEARTBEAT_S = 0.5
+
+PUBLISHER_COUNT = 2
+PUBLISH_BATCH = 100
+AUDIT_BATCH = 100
+
+Role = Literal["publish", "audit", "delays"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What one process is told, as one line of JSON on its standard input.
+
+    Not as arguments: everybody on the machine can read those, and a DSN may hold a password.
+
+    Attributes:
+        name: Of the process, such as "delays-1"; its client id at the coordinator.
+        share: Which of the publishers it is, counted from 0; for consumers without meaning.
+        freeze_after: Consumers of "delays" only: the process stops inside its handler of that many-th message, its
+            effect committed and its ack not sent, until it is killed. None: never.
+    """
+
+    role: Role
+    name: str
+    dsn: str
+    message_count: int
+    share: int = 0
+    freeze_after: int | None = None
+
+    def to_line(self) -> str:
+        return json.dumps(asdict(self)) + "\n"
+
+    @classmethod
+    def from_line(cls, line: str) -> "Task":
+        return cls(**json.loads(line))

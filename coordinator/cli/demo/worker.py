@@ -1,0 +1,37 @@
+"""One process of the demo: `python -m coordinator.cli.demo.worker NAME`; what to do comes on standard input.
+
+The name in the arguments is for people who look at a list of processes; nothing reads it.
+"""
+
+import sys
+from dataclasses import asdict
+
+from coordinator import Coordinator, Settings
+from coordinator.cli.demo import consuming, publishing, tables
+from coordinator.cli.demo.flights import numbered, read_flights, share_of
+from coordinator.cli.demo.lifeline import receive_task, report
+from coordinator.cli.demo.plan import HEARTBEAT_S, LEASE_S, PUBLISHER_COUNT, SCHEMA, Task
+
+
+def main() -> int:
+    task = receive_task()
+    settings = Settings(lease_s=LEASE_S, heartbeat_s=HEARTBEAT_S)
+    with (
+        tables.connect(task.dsn) as connection,
+        Coordinator(task.dsn, schema=SCHEMA, client_id=task.name, settings=settings) as app,
+    ):
+        if task.role == "publish":
+            return _publish(app, connection, task)
+        if task.role == "audit":
+            return consuming.count_all(app, connection, task)
+        return consuming.keep_delays(app, connection, task)
+
+
+def _publish(app: Coordinator, connection: tables.Connection, task: Task) -> int:
+    flights = list(share_of(numbered(read_flights(), task.message_count), task.share, PUBLISHER_COUNT))
+    report("published", **asdict(publishing.publish_flights(app, connection, flights)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""`coordinator bench`: its arithmetic, and a small run on a server."""
+
+import json
+
+import psycopg
+import pytest
+from click.testing import CliRunner
+
+from coordinator.cli.bench.command import bench
+from coordinator.cli.bench.ours import Ours
+from coordinator.cli.bench.stats import Timing, case_of, losses, percentile
+from coordinator.cli.bench.workload import Workload, number_of
+
+
+@pytest.mark.parametrize(("percent", "value"), [(50, 5), (99, 10), (100, 10), (0, 1), (10, 1), (11, 2)])
+def test_percentile__of_1_to_10__is_a_value_that_occurred(percent, value):
+    assert percentile(list(range(10, 0, -1)), percent) == value
+
+
+def test_losses__missing_and_repeated__are_both_counted():
+    assert losses(4, [0, 1, 1, 3]) == (1, 1)
+
+
+def test_case_of__rounds_of_different_speed__compares_within_each_round():
+    """A ratio of the medians would mix a fast round of ours with a slow one of bare."""
+    case = case_of(
+        "x",
+        [Timing(100, 1.0), Timing(100, 10.0), Timing(100, 4.0)],
+        [Timing(100, 0.5), Timing(100, 5.0), Timing(100, 1.0)],
+    )
+    assert (case.ratio.median, case.ratio.low, case.ratio.high) == (0.5, 0.25, 0.5)
+
+
+def test_case_of__below_its_aim__says_so():
+    assert case_of("x", [Timing(1, 1.0)], [Timing(1, 0.1)], wanted_ratio=0.5).is_below
+    assert not case_of("x", [Timing(1, 1.0)], [Timing(1, 1.0)], wanted_ratio=0.5).is_below
+
+
+def test_workload__payload__has_its_size_and_its_number():
+    payload = Workload(10, 200).payload(7)
+    assert len(payload) == 200
+    assert number_of(payload) == 7
+
+
+def schemas(dsn):
+    with psycopg.connect(dsn) as connection:
+        rows = connection.execute("select nspname from pg_namespace where nspname like 'coordinator_bench%'")
+        return {row[0] for row in rows}
+
+
+def test_bench__small_run__measures_all_loses_nothing_and_cleans_up(empty_dsn):
+    result = CliRunner().invoke(bench, ["--dsn", empty_dsn, "--json", "--messages", "2000", "--repeat", "2"])
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result.stdout)
+    assert facts["lost"] == 0
+    assert set(facts["cases"]) == {"publish_single", "publish_batched", "consume_batches", "consume_iterator"}
+    assert all(case["ours"]["median"] > 0 and case["ratio"]["low"] > 0 for case in facts["cases"].values())
+    assert 0 < facts["latency_p50_ms"] <= facts["latency_p99_ms"]
+    assert schemas(empty_dsn) == set()
+
+
+def test_bench__a_message_missing__exits_1(empty_dsn, monkeypatch):
+    consume_batches = Ours.consume_batches
+
+    def forgetful(self, topic, group, count):
+        timing, numbers = consume_batches(self, topic, group, count)
+        return timing, numbers[1:]
+
+    monkeypatch.setattr(Ours, "consume_batches", forgetful)
+    result = CliRunner().invoke(bench, ["--dsn", empty_dsn, "--json", "--messages", "500", "--repeat", "1"])
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["lost"] == 1
+
+
+def test_bench__keep__leaves_the_schemas(empty_dsn):
+    result = CliRunner().invoke(bench, ["--dsn", empty_dsn, "--messages", "500", "--repeat", "1", "--keep"])
+    assert result.exit_code == 0, result.output
+    assert schemas(empty_dsn) == {"coordinator_bench", "coordinator_bench_bare"}
