@@ -21,7 +21,7 @@ declare
 begin
     v_sent := coordinator.publish_many(
         p_topic, array[convert_to(p_payload::text, 'UTF8')], array[p_key], array[p_headers::text], array[p_message_id],
-        'application/json', array[p_partition], p_wake);
+        null, array[p_partition], p_wake);
     topic := p_topic;
     "partition" := v_sent.partitions[1];
     "offset" := v_sent.offsets[1];

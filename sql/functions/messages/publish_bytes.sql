@@ -20,7 +20,7 @@ declare
     v_sent record;
 begin
     v_sent := coordinator.publish_many(p_topic, array[p_payload], array[p_key], array[p_headers::text],
-                                       array[p_message_id], p_content_type, array[p_partition], p_wake);
+                                       array[p_message_id], array[p_content_type], array[p_partition], p_wake);
     topic := p_topic;
     "partition" := v_sent.partitions[1];
     "offset" := v_sent.offsets[1];

@@ -4,7 +4,7 @@ create or replace function coordinator.publish_many(
     p_keys text[] default null,
     p_headers text[] default null,
     p_message_ids uuid[] default null,
-    p_content_type text default null,
+    p_content_types text[] default null,
     p_partitions int[] default null,
     p_wake boolean default true,
     out partitions int[],
@@ -15,7 +15,7 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 -- Publishes a batch in the caller's transaction, at any isolation level; order within the batch is kept per partition.
--- Arrays are parallel; p_headers holds JSON objects or null; a null place in p_partitions means "by key", a null key
+-- Arrays are parallel; p_headers holds JSON objects or null; a null content type means application/json; a null place in p_partitions means "by key", a null key
 -- means one partition, picked at random, for all such messages of the call.
 -- Returns: parallel arrays of what was assigned.
 -- Raises: KG003 no such topic; KG005 arrays of unequal length, wrong partition, null payload, bad headers; KG006 too large.
@@ -41,10 +41,12 @@ begin
     end if;
     if coalesce(cardinality(p_keys), v_count) <> v_count or coalesce(cardinality(p_headers), v_count) <> v_count
        or coalesce(cardinality(p_message_ids), v_count) <> v_count
+       or coalesce(cardinality(p_content_types), v_count) <> v_count
        or coalesce(cardinality(p_partitions), v_count) <> v_count then
         raise exception using errcode = 'KG005', message = format(
-            'arrays of unequal length: %s payloads, %s keys, %s headers, %s message ids, %s partitions', v_count,
-            cardinality(p_keys), cardinality(p_headers), cardinality(p_message_ids), cardinality(p_partitions));
+            'arrays of unequal length: %s payloads, %s keys, %s headers, %s message ids, %s content types, %s partitions',
+            v_count, cardinality(p_keys), cardinality(p_headers), cardinality(p_message_ids), cardinality(p_content_types),
+            cardinality(p_partitions));
     end if;
 
     if v_count = 1 then
@@ -95,16 +97,16 @@ begin
         message_ids := array[coalesce(p_message_ids[1], gen_random_uuid())];
         execute format('insert into %s_s%s values ($1, $2, $3, coordinator.now_(), $4, $5, $6, $7::jsonb, $8)',
                        v_topic.messages, v_segment)
-        using v_segment::int, partitions[1], offsets[1], message_ids[1], p_keys[1], p_content_type, p_headers[1], p_payloads[1];
+        using v_segment::int, partitions[1], offsets[1], message_ids[1], p_keys[1], p_content_types[1], p_headers[1], p_payloads[1];
     else
         message_ids := coalesce(p_message_ids, array(select gen_random_uuid() from generate_series(1, v_count)));
         if p_message_ids is not null and array_position(p_message_ids, null) is not null then
             message_ids := array(select coalesce(u.id, gen_random_uuid()) from unnest(p_message_ids) as u(id));
         end if;
-        execute format('insert into %s_s%s select $1, u.partition, u."offset", coordinator.now_(), u.id, u.key, $2, '
-                       'u.headers::jsonb, u.payload from unnest($3, $4, $5, $6, $7, $8) '
-                       'as u(partition, "offset", id, key, headers, payload)', v_topic.messages, v_segment)
-        using v_segment::int, p_content_type, partitions, offsets, message_ids, p_keys, p_headers, p_payloads;
+        execute format('insert into %s_s%s select $1, u.partition, u."offset", coordinator.now_(), u.id, u.key, '
+                       'u.content_type, u.headers::jsonb, u.payload from unnest($2, $3, $4, $5, $6, $7, $8) '
+                       'as u(partition, "offset", id, key, content_type, headers, payload)', v_topic.messages, v_segment)
+        using v_segment::int, partitions, offsets, message_ids, p_keys, p_content_types, p_headers, p_payloads;
     end if;
     if v_topic.wake and p_wake then
         perform coordinator.wake_readers(v_topic);

@@ -1,0 +1,448 @@
+"""Coordinator and AsyncCoordinator: the face that users meet. Wires, decides nothing."""
+
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from types import FrameType, TracebackType
+from typing import Any, Self, TypeVar
+from uuid import UUID
+
+from coordinator.consumer.blocking import Consumer, Decode, Handler, Registration, Start, Workers, check_start
+from coordinator.consumer.runtime import Runtime
+from coordinator.db.connect import AsyncPool, Pool
+from coordinator.db.drive import aexecute, execute
+from coordinator.db.dsn import conninfo
+from coordinator.errors import ConfigError, NotFoundError
+from coordinator.model import GroupInfo, GroupMember, GroupOffset, Message, Outgoing, Published, Source, TopicInfo
+from coordinator.producer.aio import AsyncProducer
+from coordinator.producer.blocking import Producer
+from coordinator.producer.encode import JSON, Codec
+from coordinator.protocol import admin, messages, topics
+from coordinator.protocol.statement import Statement
+from coordinator.settings import EMBEDDED, Settings, find_dsn, find_schema
+
+log = logging.getLogger("coordinator")
+
+T = TypeVar("T")
+H = TypeVar("H", bound=Handler)
+
+_DEFAULT_MAX_MESSAGE_BYTES = 1024 * 1024
+
+
+class _Base:
+    """What both faces have: where the database is, and how to behave."""
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        *,
+        schema: str | None = None,
+        client_id: str | None = None,
+        settings: Settings | None = None,
+        codec: Codec = JSON,
+    ) -> None:
+        """Say which database is meant; nothing is connected before it is needed.
+
+        Args:
+            dsn: A URL or conninfo string, also SQLAlchemy's postgresql+psycopg://, or "embedded:" or "embedded:/folder" for
+                a server of our own. Otherwise COORDINATOR_DSN, DATABASE_URL, or libpq's variables are used.
+            schema: Where the schema is installed; COORDINATOR_SCHEMA, else "coordinator".
+            client_id: Shown to operators; the host's name by default.
+            settings: Times and bounds.
+            codec: How values become payloads; JSON by default.
+
+        Raises:
+            ConfigError: No database is named, or a value is wrong.
+        """
+        self.schema = find_schema(schema).value
+        self.settings = settings if settings is not None else Settings()
+        self.client_id = client_id or socket.gethostname()
+        self.codec = codec
+        self._embedded: Any = None
+        found = find_dsn(dsn)
+        if found.value.startswith(EMBEDDED):
+            self._named = found.value
+            self._dsn: str | None = None
+        else:
+            self._dsn = self._named = conninfo(found.value)
+
+    @property
+    def dsn(self) -> str:
+        """Where to connect; the embedded server is started when this is first asked for."""
+        if self._dsn is None:
+            from coordinator.db.schema import install  # noqa: PLC0415 - only the embedded server installs by itself
+            from coordinator.embedded import data_dir_of, shared_server  # noqa: PLC0415 - POSIX only
+
+            self._embedded = shared_server(data_dir_of(self._named))
+            self._dsn = str(self._embedded.dsn)
+            install(self._dsn, self.schema)
+        return self._dsn
+
+    def _pool_arguments(self) -> tuple[str, str, int, float, float, str]:
+        settings = self.settings
+        return (
+            self.dsn,
+            self.schema,
+            settings.pool_size,
+            settings.pool_timeout_s,
+            settings.connect_timeout_s,
+            f"coordinator pool {self.client_id}"[:63],
+        )
+
+    def _stop_embedded(self) -> None:
+        if self._embedded is not None:
+            self._embedded.close()
+            self._embedded = None
+            self._dsn = None
+
+
+class Coordinator(_Base):
+    """Publish and consume from threads. May be shared by threads; not across a fork."""
+
+    _pool_made: Pool | None = None
+    _producer_made: Producer | None = None
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        *,
+        schema: str | None = None,
+        client_id: str | None = None,
+        settings: Settings | None = None,
+        codec: Codec = JSON,
+    ) -> None:
+        super().__init__(dsn, schema=schema, client_id=client_id, settings=settings, codec=codec)
+        self._making = threading.Lock()
+        self._registrations: list[Registration] = []
+        self._stop = threading.Event()
+
+    # ---- topics
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        *,
+        max_message_bytes: int = _DEFAULT_MAX_MESSAGE_BYTES,
+        wake: bool = True,
+    ) -> bool:
+        """Create a topic; False if it exists with as many partitions.
+
+        Raises:
+            ConflictError: It exists with another number of partitions.
+            InvalidInputError: A name or number that no topic can have.
+        """
+        return self._execute(topics.create_topic(name, partitions, max_message_bytes, wake=wake))
+
+    def topics(self) -> list[TopicInfo]:
+        """All topics by name."""
+        return self._execute(topics.describe_topics())
+
+    def topic(self, name: str) -> TopicInfo:
+        """One topic. Raises: NotFoundError."""
+        return self._execute(topics.describe_topics([name]))[0]
+
+    def rotate(self, topic: str) -> int:
+        """Make the next segment and open it, in two transactions; returns its number. Raises: NotFoundError."""
+        segment = self._execute(topics.add_segment(topic))
+        self._execute(topics.open_segment(topic, segment))
+        return segment
+
+    # ---- publishing
+
+    def publish(
+        self,
+        topic: str,
+        value: object,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        message_id: UUID | str | None = None,
+        correlation_id: str | None = None,
+        traceparent: str | None = None,
+        partition: int | None = None,
+        wake: bool = True,
+        connection: object = None,
+    ) -> Published:
+        """Publish one message, in a transaction of its own, or in the caller's where a connection is given.
+
+        Args:
+            connection: A psycopg connection, a SQLAlchemy session or connection, or a Django connection. The message exists
+                when its transaction commits; nothing here commits it.
+            wake: False leaves the NOTIFY out; needed before PREPARE TRANSACTION.
+
+        Raises:
+            NotFoundError: No such topic.
+            InvalidInputError: The message cannot be stored as it is; MessageTooLargeError if it is too large.
+            UnavailableError: No database. If the connection was lost under way, the outcome is unknown.
+        """
+        message = Outgoing(value, key, headers, message_id, correlation_id, traceparent, partition)
+        return self._producer.publish_many(topic, [message], wake=wake, connection=connection)[0]
+
+    def publish_many(
+        self, topic: str, messages: Iterable[Outgoing | object], *, wake: bool = True, connection: object = None
+    ) -> Sequence[Published]:
+        """Publish a batch in one statement, all or nothing; order is kept per partition. See `publish`."""
+        return self._producer.publish_many(topic, messages, wake=wake, connection=connection)
+
+    # ---- reading
+
+    def peek(self, topic: str, *, partition: int | None = None, from_offset: int = 0, limit: int = 10) -> list[Message]:
+        """Read messages without a group; moves nothing. Without a partition: up to `limit` of each.
+
+        Raises:
+            NotFoundError: No such topic or partition.
+        """
+        partitions = range(self.topic(topic).partitions) if partition is None else [partition]
+        found: list[Message] = []
+        for number in partitions:
+            source = Source("", topic, number, 0, _Peeked(self.codec.decode))
+            rows = self._execute(messages.peek(topic, number, from_offset, limit))
+            found.extend(Message(row, source) for row in rows)
+        return found
+
+    def consumer(
+        self, *topics: str, group: str, start: Start = "earliest", auto_ack: bool = False, **options: object
+    ) -> Consumer:
+        """Return a consumer of these topics in a group; it joins when it is first used.
+
+        Args:
+            start: Where a group starts that has not read a topic before: earliest, latest or a time.
+            auto_ack: Each message is acked when the next is asked for.
+            options: ordering="partition", concurrency=1; nothing else is there yet.
+
+        Raises:
+            ConfigError: A wrong argument.
+        """
+        _check_subscription(topics, group, options)
+        runtime = Runtime(self.dsn, self.schema, self.settings, self.client_id)
+        return Consumer(runtime, topics, group, start, self.codec.decode, auto_ack=auto_ack)
+
+    def subscribe(self, *topics: str, group: str, start: Start = "earliest", **options: object) -> Callable[[H], H]:
+        """Register a handler, for `run`: it returns: acked; it raises: delivered again after the visibility timeout.
+
+        Raises:
+            ConfigError: A wrong argument.
+        """
+        _check_subscription(topics, group, options)
+        check_start(start)
+
+        def register(handler: H) -> H:
+            self._registrations.append(Registration(handler, topics, group, start))
+            return handler
+
+        return register
+
+    def run(self, *, install_signal_handlers: bool = True) -> int:
+        """Run the subscribed handlers until SIGTERM, SIGINT or `stop`, then finish, write, release and leave.
+
+        Returns:
+            0, or 1 if a handler did not finish in time and what it had was given back.
+
+        Raises:
+            ConfigError: Nothing is subscribed.
+            CoordinatorError: What kept it from starting, or ended a background loop.
+        """
+        if not self._registrations:
+            raise ConfigError("nothing is subscribed: decorate a function with @app.subscribe(topic, group=...)")
+        self._stop.clear()
+        runtime = Runtime(self.dsn, self.schema, self.settings, self.client_id)
+        workers = Workers(runtime, self._registrations, self.codec.decode)
+        with _signals(self._stop) if install_signal_handlers else _nothing():
+            workers.start()
+            while not self._stop.wait(0.5) and runtime.failure is None:
+                pass
+            clean = workers.stop()
+        runtime.check()
+        return 0 if clean else 1
+
+    def stop(self) -> None:
+        """Make `run` return; from any thread or handler."""
+        self._stop.set()
+
+    # ---- groups
+
+    def groups(self) -> list[GroupInfo]:
+        """All groups by name."""
+        return self._execute(admin.list_groups())
+
+    def group_offsets(self, group: str) -> list[GroupOffset]:
+        """Where a group stands in each partition. Raises: NotFoundError."""
+        found = self._execute(admin.group_offsets(group))
+        if not found and all(known.name != group for known in self.groups()):
+            raise NotFoundError(f"there is no group {group!r}")
+        return found
+
+    def group_members(self, group: str | None = None) -> list[GroupMember]:
+        """Who takes part in a group, or in any."""
+        return self._execute(admin.group_members(group))
+
+    # ---- life
+
+    def close(self) -> None:
+        """Close the pool. Consumers are closed by themselves."""
+        if self._pool_made is not None:
+            self._pool_made.close()
+            self._pool_made = self._producer_made = None
+        self._stop_embedded()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def _pool(self) -> Pool:
+        if self._pool_made is None:
+            with self._making:
+                if self._pool_made is None:
+                    self._pool_made = Pool(*self._pool_arguments())
+        return self._pool_made
+
+    @property
+    def _producer(self) -> Producer:
+        if self._producer_made is None:
+            self._producer_made = Producer(self._pool, self.schema, self.codec)
+        return self._producer_made
+
+    def _execute(self, statement: Statement[T]) -> T:
+        with self._pool.connection() as connection:
+            return execute(statement, connection, self.schema)
+
+
+class AsyncCoordinator(_Base):
+    """Publish from asyncio: `Coordinator` with the same names."""
+
+    _pool_made: AsyncPool | None = None
+    _producer_made: AsyncProducer | None = None
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        *,
+        max_message_bytes: int = _DEFAULT_MAX_MESSAGE_BYTES,
+        wake: bool = True,
+    ) -> bool:
+        """`Coordinator.create_topic`."""
+        return await self._execute(topics.create_topic(name, partitions, max_message_bytes, wake=wake))
+
+    async def topic(self, name: str) -> TopicInfo:
+        """`Coordinator.topic`."""
+        return (await self._execute(topics.describe_topics([name])))[0]
+
+    async def publish(
+        self,
+        topic: str,
+        value: object,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        message_id: UUID | str | None = None,
+        correlation_id: str | None = None,
+        traceparent: str | None = None,
+        partition: int | None = None,
+        wake: bool = True,
+        connection: object = None,
+    ) -> Published:
+        """`Coordinator.publish`; connection is a psycopg AsyncConnection."""
+        message = Outgoing(value, key, headers, message_id, correlation_id, traceparent, partition)
+        return (await self._producer.publish_many(topic, [message], wake=wake, connection=connection))[0]
+
+    async def publish_many(
+        self, topic: str, messages: Iterable[Outgoing | object], *, wake: bool = True, connection: object = None
+    ) -> Sequence[Published]:
+        """`Coordinator.publish_many`."""
+        return await self._producer.publish_many(topic, messages, wake=wake, connection=connection)
+
+    async def close(self) -> None:
+        """`Coordinator.close`."""
+        if self._pool_made is not None:
+            await self._pool_made.close()
+            self._pool_made = self._producer_made = None
+        self._stop_embedded()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def _pool(self) -> AsyncPool:
+        if self._pool_made is None:
+            self._pool_made = AsyncPool(*self._pool_arguments())
+        return self._pool_made
+
+    @property
+    def _producer(self) -> AsyncProducer:
+        if self._producer_made is None:
+            self._producer_made = AsyncProducer(self._pool, self.schema, self.codec)
+        return self._producer_made
+
+    async def _execute(self, statement: Statement[T]) -> T:
+        async with self._pool.connection() as connection:
+            return await aexecute(statement, connection, self.schema)
+
+
+class _Peeked:
+    """Settles nothing: for messages that were read without a group."""
+
+    def __init__(self, decode: Decode) -> None:
+        self._decode = decode
+
+    def decode(self, message: Message) -> Any:
+        return message.payload if message.content_type == "application/octet-stream" else self._decode(message.payload)
+
+    def ack(self, message: Message, *, wait: bool) -> None:  # noqa: ARG002 - the shape of Settler
+        raise TypeError(f"{message!r} was read without a group: there is nothing to settle")
+
+    def nack(self, message: Message) -> None:
+        self.ack(message, wait=False)
+
+    def extend(self, message: Message, seconds: float) -> None:  # noqa: ARG002 - the shape of Settler
+        self.ack(message, wait=False)
+
+
+def _check_subscription(names: Sequence[str], group: str, options: Mapping[str, object]) -> None:
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"wanted the names of one or more topics, found {names!r}")
+    if not group:
+        raise ConfigError(f"group: wanted a name, found {group!r}")
+    for option, value in options.items():
+        if (option, value) not in (("ordering", "partition"), ("concurrency", 1)):
+            raise ConfigError(f'{option}={value!r} is not available; there is ordering="partition" and concurrency=1')
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+def _signals(stop: threading.Event) -> AbstractContextManager[None]:
+    """Set `stop` at SIGTERM and SIGINT while the body runs; signals reach the main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        return _nothing()
+    return _handled(stop)
+
+
+@contextmanager
+def _handled(stop: threading.Event) -> Iterator[None]:
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        log.info("signal.received", extra={"signal": signal.Signals(number).name})
+        stop.set()
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,97 @@
+"""The one round trip of an exchange, as a pipeline of two transactions and a read.
+
+    begin; limits; exchange [; release]; commit; fetch; [begin; limits; gap pass; commit]
+
+BEGIN, the limits of our transactions and COMMIT are pipelined with the work, so they cost no round trip; nothing is left on
+the session, so it works behind a pooler. The windows are committed before FETCH runs: the server handles the messages of a
+pipeline one after the other, and COMMIT returns when it is on disk.
+"""
+
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from coordinator.db.translate import translate
+from coordinator.errors import UnavailableError
+from coordinator.model import Settled
+from coordinator.protocol import deliveries
+from coordinator.protocol.deliveries import ExchangeAnswer, ExchangeCall
+from coordinator.protocol.placeholder import render
+from coordinator.protocol.statement import Statement
+
+T = TypeVar("T")
+
+
+def run(connection: psycopg.Connection[Any], schema: str, call: ExchangeCall) -> ExchangeAnswer:
+    """Carry out one exchange on a connection in autocommit mode.
+
+    Raises:
+        UnavailableError: The connection is gone.
+        psycopg.Error: The server refused something; the connection is in order, no transaction is open.
+
+    After either it is not known whether the exchange was committed: the error may have come from the reads behind it.
+    """
+    cursors: dict[str, psycopg.Cursor[Any]] = {}
+
+    def send(name: str, text: str, parameters: tuple[object, ...] = (), *, binary: bool = False) -> None:
+        cursor = connection.cursor(row_factory=tuple_row, binary=binary)
+        cursor.execute(render(text, schema), parameters)
+        cursors[name] = cursor
+
+    try:
+        with connection.pipeline():
+            send("begin", deliveries.BEGIN)
+            send("limits", deliveries.LIMITS)
+            send("exchange", deliveries.EXCHANGE, call.settle)
+            if call.release is not None:
+                send("release", deliveries.RELEASE, call.release)
+            send("commit", deliveries.COMMIT)
+            if call.fetch is not None:
+                send("fetch", deliveries.FETCH, call.fetch, binary=True)
+            if call.gaps is not None:
+                send("begin gaps", deliveries.BEGIN)
+                send("limits gaps", deliveries.LIMITS)
+                send("gaps", deliveries.GAP_PASS, call.gaps, binary=True)
+                send("commit gaps", deliveries.COMMIT)
+        return ExchangeAnswer(
+            [Settled(*row) for row in cursors["exchange"].fetchall()],
+            cursors["release"].fetchone()[0] if call.release is not None else 0,  # type: ignore[index]
+            cursors["fetch"].fetchall() if call.fetch is not None else [],
+            deliveries.parse_gaps(cursors["gaps"].fetchall()) if call.gaps is not None else {},
+        )
+    except psycopg.Error as error:
+        ours = translate(error, connection)
+        if ours is None and not _clean(connection):
+            ours = UnavailableError(str(error).strip())
+        if ours is None:
+            raise
+        raise ours from error
+
+
+def run_alone(connection: psycopg.Connection[Any], schema: str, statement: Statement[T]) -> T:
+    """Run a statement that wants READ COMMITTED in a transaction of its own; raises as `run`."""
+    try:
+        with connection.pipeline():
+            connection.execute(deliveries.BEGIN)
+            connection.execute(render(deliveries.LIMITS, schema))
+            cursor = connection.cursor(row_factory=tuple_row)
+            cursor.execute(render(statement.text, schema), statement.parameters)
+            connection.execute(deliveries.COMMIT)
+        return statement.parse(cursor.fetchall())
+    except psycopg.Error as error:
+        ours = translate(error, connection)
+        if ours is None and not _clean(connection):
+            ours = UnavailableError(str(error).strip())
+        if ours is None:
+            raise
+        raise ours from error
+
+
+def _clean(connection: psycopg.Connection[Any]) -> bool:
+    """End a failed transaction; False if the connection did not survive that."""
+    try:
+        connection.rollback()
+    except psycopg.Error:
+        return False
+    return True

@@ -1,0 +1,379 @@
+"""What is published and handed over, and the names for it: frozen values, no I/O."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple, NewType, Protocol
+from uuid import UUID
+
+Offset = NewType("Offset", int)
+Epoch = NewType("Epoch", int)
+CoordinatorId = NewType("CoordinatorId", UUID)
+
+CORRELATION_HEADER = "correlation-id"
+TRACE_HEADER = "traceparent"
+JSON_CONTENT = "application/json"
+BYTES_CONTENT = "application/octet-stream"
+
+
+class PartitionKey(NamedTuple):
+    """Names one claim: what a group owns of a topic."""
+
+    group_id: int
+    topic_id: int
+    partition: int
+
+
+class Row(NamedTuple):
+    """A message as the fetch reads it; `ord` is the place of its claim in the request, counted from 1."""
+
+    ord: int
+    offset: int
+    published_at: datetime
+    message_id: UUID
+    key: str | None
+    headers: str | None
+    content_type: str | None
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One message to be published in a batch.
+
+    Attributes:
+        value: Encoded by the codec; bytes, bytearray and memoryview are sent as they are.
+        key: Picks the partition and, for consumers that keep the order of keys, what waits for what; None: unordered.
+        headers: A JSON object of strings or other JSON values.
+        message_id: Generated where it is None.
+        partition: Overrides the key's partition.
+    """
+
+    value: object
+    key: str | None = None
+    headers: Mapping[str, Any] | None = None
+    message_id: UUID | str | None = None
+    correlation_id: str | None = None
+    traceparent: str | None = None
+    partition: int | None = None
+
+
+class Published(NamedTuple):
+    """The place that a message was given; it exists for readers once the transaction has committed."""
+
+    topic: str
+    partition: int
+    offset: int
+    message_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic as it is now. `high_offsets`: the highest offset handed out per partition, -1 for none yet."""
+
+    topic_id: int
+    name: str
+    partitions: int
+    max_message_bytes: int
+    wake: bool
+    channel: str
+    segment: int
+    first_segment: int
+    created_at: datetime
+    high_offsets: tuple[int, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffset:
+    """Where a group stands in one partition; `lag` is an upper bound of the messages it has not settled."""
+
+    group: str
+    topic: str
+    partition: int
+    current_offset: int
+    log_start_offset: int
+    log_end_offset: int
+    lag: int
+    window_open: int
+    start_offset: int
+    epoch: int
+    progress_at: datetime
+    member_id: UUID | None
+    client_id: str | None
+    host: str | None
+    member_state: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """One coordinator's part in a group; `lease_left_s` is negative once it counts as dead."""
+
+    group: str
+    member_id: UUID
+    client_id: str
+    host: str
+    pid: int
+    state: str
+    started_at: datetime
+    joined_at: datetime
+    lease_until: datetime
+    lease_left_s: float
+    topics: tuple[str, ...]
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """A group with what `groups list` shows; `members` counts the coordinators that take part."""
+
+    name: str
+    topics: tuple[str, ...]
+    members: int
+    lag: int
+    created_at: datetime
+
+
+class Settler(Protocol):
+    """Takes what a handler says of a delivery; the consumer shells implement it."""
+
+    def ack(self, message: "Message", *, wait: bool) -> None: ...
+
+    def nack(self, message: "Message") -> None: ...
+
+    def extend(self, message: "Message", seconds: float) -> None: ...
+
+    def decode(self, message: "Message") -> Any: ...
+
+
+@dataclass(slots=True, eq=False)
+class Source:
+    """What all messages of one claim share."""
+
+    group: str
+    topic: str
+    partition: int
+    epoch: int
+    settler: Settler | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """One hand-over of a message: what a settling call names (offset, epoch, delivery number).
+
+    Attributes:
+        number: Of this hand-over, unique and rising within the coordinator.
+        attempt: How often the message was handed over to a handler of the group, this time included.
+        deadline_s: Monotonic; when it is taken back.
+        live: Handed over, not settled, deadline ahead.
+    """
+
+    owner: Any
+    row: Row
+    offset: int
+    number: int
+    attempt: int
+    deadline_s: float
+    live: bool = True
+
+
+class Message:
+    """A message in the hands of a consumer. Read-only; settle it by `ack`, `nack` or `extend`."""
+
+    __slots__ = ("_row", "_source", "_value", "delivery")
+
+    def __init__(self, row: Row, source: Source, delivery: Delivery | None = None) -> None:
+        self._row = row
+        self._source = source
+        self.delivery = delivery
+
+    @property
+    def topic(self) -> str:
+        return self._source.topic
+
+    @property
+    def group(self) -> str:
+        return self._source.group
+
+    @property
+    def partition(self) -> int:
+        return self._source.partition
+
+    @property
+    def epoch(self) -> int:
+        """Number of the ownership under which this delivery was made; the fencing token."""
+        return self._source.epoch
+
+    @property
+    def offset(self) -> int:
+        return self._row[1]
+
+    @property
+    def published_at(self) -> datetime:
+        """The server's clock when the row was inserted; not the commit's time."""
+        return self._row[2]
+
+    @property
+    def message_id(self) -> UUID:
+        return self._row[3]
+
+    @property
+    def key(self) -> str | None:
+        return self._row[4]
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """A fresh dict each time; empty where none were given."""
+        text = self._row[5]
+        return json.loads(text) if text else {}
+
+    @property
+    def content_type(self) -> str:
+        return self._row[6] or JSON_CONTENT
+
+    @property
+    def payload(self) -> bytes:
+        return self._row[7]
+
+    @property
+    def correlation_id(self) -> str | None:
+        return self.headers.get(CORRELATION_HEADER)
+
+    @property
+    def traceparent(self) -> str | None:
+        return self.headers.get(TRACE_HEADER)
+
+    @property
+    def attempt(self) -> int:
+        return self.delivery.attempt if self.delivery is not None else 0
+
+    @property
+    def value(self) -> Any:
+        """The payload decoded by the subscription's codec: JSON if nothing else was said; bytes stay bytes.
+
+        Raises:
+            HandlerError: If the payload is not what the codec takes; inside a handler it counts as the handler's failure.
+        """
+        try:
+            return self._value
+        except AttributeError:
+            settler = self._source.settler
+            self._value: Any = settler.decode(self) if settler is not None else self.payload
+            return self._value
+
+    def ack(self, *, wait: bool = False) -> None:
+        """Settle: done, never delivered to this group again.
+
+        Durable with the next exchange, a few milliseconds later; with `wait` the call returns after its COMMIT.
+
+        Raises:
+            StaleEpochError: If the partition is owned by somebody else by now; the message is theirs.
+            UnavailableError: With `wait`, if the database can't be reached in time; the ack stays queued.
+        """
+        self._settler().ack(self, wait=wait)
+
+    def nack(self) -> None:
+        """Give back: delivered again to the owner of the partition."""
+        self._settler().nack(self)
+
+    def extend(self, seconds: float) -> None:
+        """Move the deadline to `seconds` from now."""
+        self._settler().extend(self, seconds)
+
+    def _settler(self) -> Settler:
+        settler = self._source.settler
+        if settler is None or self.delivery is None:
+            message = "this message was read without a group (peek): there is nothing to settle"
+            raise TypeError(message)
+        return settler
+
+    def __repr__(self) -> str:
+        return f"<Message {self.topic}/{self.partition}@{self.offset} key={self.key!r} {len(self.payload)} bytes>"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A claim that was just taken: where its owner starts. `done` holds disjoint ascending ranges [lo, hi)."""
+
+    key: PartitionKey
+    epoch: int
+    seq: int
+    committed: int
+    done: tuple[tuple[int, int], ...]
+    takeover: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """What a plan is made from: members with the topics each reads, and every claim with owner and target."""
+
+    group_id: int
+    version: int
+    planned_version: int
+    members: Mapping[UUID, frozenset[int]]
+    claims: Sequence["ClaimState"]
+
+
+class ClaimState(NamedTuple):
+    """`free`: nobody alive owns it."""
+
+    topic_id: int
+    partition: int
+    owner: UUID | None
+    free: bool
+    target: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedTopic:
+    """A topic as a member needs it."""
+
+    topic_id: int
+    name: str
+    partitions: int
+    channel: str
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The answer to joining a group."""
+
+    group_id: int
+    topics: Sequence[JoinedTopic] = field(default_factory=tuple)
+
+    def __iter__(self) -> Iterator[JoinedTopic]:
+        return iter(self.topics)
+
+
+class Settled(NamedTuple):
+    """The answer of an exchange for one claim; seq, committed and hwm only where status is ok.
+
+    status: idle, ok, fenced, busy or stale, as sql/functions/deliveries/exchange.sql tells.
+    """
+
+    ord: int
+    status: str
+    seq: int | None
+    committed: int | None
+    hwm: int | None
+    high: int
+
+
+class Resolved(NamedTuple):
+    """The newest progress of one claim, read under the fence; status is ok or fenced."""
+
+    status: str
+    seq: int
+    committed: int
+    hwm: int
+    done: tuple[tuple[int, int], ...]
+
+
+@dataclass(slots=True)
+class GapEvidence:
+    """One claim's part of a pass: V, the open publishers by virtual transaction, and the rows that have appeared."""
+
+    high: int = -1
+    holders: tuple[str, ...] = ()
+    rows: list[Row] = field(default_factory=list)

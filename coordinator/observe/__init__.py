@@ -1,0 +1,1 @@
+"""Names of log events, in one place."""

@@ -1,0 +1,1 @@
+"""Publishing: in a transaction of our own, or in the caller's."""

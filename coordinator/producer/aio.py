@@ -1,0 +1,46 @@
+"""Publishing from asyncio."""
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import psycopg
+
+from coordinator.db import publish
+from coordinator.db.connect import AsyncPool, acallers
+from coordinator.db.drive import aexecute
+from coordinator.db.publish import PublishedBatch
+from coordinator.model import Outgoing
+from coordinator.producer.encode import Codec, outgoing, parameters
+from coordinator.producer.limits import KnownLimits
+from coordinator.protocol.topics import max_message_bytes
+
+
+class AsyncProducer:
+    """`Producer` for asyncio."""
+
+    def __init__(self, pool: AsyncPool, schema: str, codec: Codec) -> None:
+        self._pool = pool
+        self._schema = schema
+        self._codec = codec
+        self._limits = KnownLimits()
+
+    async def publish_many(
+        self, topic: str, messages: Iterable[Outgoing | object], *, wake: bool, connection: object
+    ) -> PublishedBatch:
+        """`Producer.publish_many`."""
+        batch = outgoing(messages)
+        if connection is not None:
+            return await self._run(acallers(connection), topic, batch, wake=wake)
+        async with self._pool.connection() as own:
+            return await self._run(own, topic, batch, wake=wake)
+
+    async def _run(
+        self, connection: psycopg.AsyncConnection[Any], topic: str, batch: list[Outgoing], *, wake: bool
+    ) -> PublishedBatch:
+        limit = self._limits.get(topic, time.monotonic())
+        if limit is None:
+            limit = await aexecute(max_message_bytes(topic), connection, self._schema)
+            self._limits.note(topic, limit, time.monotonic())
+        sent = parameters(topic, batch, wake=wake, codec=self._codec, limit_bytes=limit)
+        return await publish.arun(connection, self._schema, topic, sent)

@@ -1,0 +1,161 @@
+"""What a caller publishes, checked and turned into arrays before any SQL."""
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from coordinator.db import arrays
+from coordinator.errors import InvalidInputError, MessageTooLargeError
+from coordinator.model import BYTES_CONTENT, CORRELATION_HEADER, TRACE_HEADER, Outgoing
+
+MAX_KEY_BYTES = 1024
+MAX_HEADERS_BYTES = 16384
+MAX_PARTITIONS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """How values become payloads and back. The default is JSON; bytes pass through unchanged."""
+
+    encode: Any
+    decode: Any
+    content_type: str | None = None
+
+
+def json_encode(value: object) -> bytes:
+    """Encode as compact JSON in UTF-8.
+
+    Raises:
+        ValueError, TypeError: If the value has no JSON form: NaN, lone surrogates, a type JSON does not know.
+    """
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+JSON = Codec(encode=json_encode, decode=json.loads)
+
+
+def parameters(
+    topic: str, messages: Sequence[Outgoing], *, wake: bool, codec: Codec, limit_bytes: int | None
+) -> tuple[object, ...]:
+    """Return the parameters of a publish.
+
+    Raises:
+        InvalidInputError: If a message cannot be stored as it is; names its place in the batch.
+    """
+    payloads: list[bytes] = []
+    content_types: list[str | None] = []
+    for place, message in enumerate(messages):
+        value = message.value
+        if isinstance(value, bytes):
+            payloads.append(value)
+            content_types.append(BYTES_CONTENT)
+        elif isinstance(value, bytearray | memoryview):
+            payloads.append(bytes(value))
+            content_types.append(BYTES_CONTENT)
+        else:
+            payloads.append(_encoded(value, codec, place))
+            content_types.append(codec.content_type)
+    if limit_bytes is not None:
+        _check_sizes(payloads, limit_bytes)
+    keys = [message.key for message in messages]
+    headers = [_headers(message, place) for place, message in enumerate(messages)]
+    ids = [_uuid(message.message_id, place) for place, message in enumerate(messages)]
+    partitions = [message.partition for message in messages]
+    for place, key in enumerate(keys):
+        if key is not None:
+            _check_text(key, "key", place, MAX_KEY_BYTES)
+    for place, partition in enumerate(partitions):
+        if partition is not None and not 0 <= partition < MAX_PARTITIONS:
+            raise InvalidInputError(
+                f"message {place}: partition {partition!r} is none of a topic's 0 to {MAX_PARTITIONS - 1}"
+            )
+    return (
+        topic,
+        arrays.bytea_array(payloads),
+        _unless_empty(keys, arrays.text_array),
+        _unless_empty(headers, arrays.text_array),
+        arrays.uuid_array(ids) if any(item is not None for item in ids) else None,
+        _unless_empty(content_types, arrays.text_array),
+        arrays.int_array(partitions) if any(item is not None for item in partitions) else None,
+        wake,
+    )
+
+
+def outgoing(items: Iterable[Outgoing | object]) -> list[Outgoing]:
+    """Wrap bare values."""
+    return [item if isinstance(item, Outgoing) else Outgoing(item) for item in items]
+
+
+def new_trace_parent() -> str:
+    """Return a fresh W3C traceparent, sampled."""
+    return f"00-{os.urandom(16).hex()}-{os.urandom(8).hex()}-01"
+
+
+def _unless_empty(items: Sequence[str | None], encode: Any) -> object:
+    return encode(items) if any(item is not None for item in items) else None
+
+
+def _encoded(value: object, codec: Codec, place: int) -> bytes:
+    try:
+        payload = codec.encode(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"message {place}: the value cannot be encoded: {error}") from error
+    if not isinstance(payload, bytes):
+        raise InvalidInputError(f"message {place}: the codec returned {type(payload).__name__}, wanted bytes")
+    return payload
+
+
+def _check_sizes(payloads: Sequence[bytes], limit_bytes: int) -> None:
+    for place, payload in enumerate(payloads):
+        if len(payload) > limit_bytes:
+            raise MessageTooLargeError(
+                f"message {place}: a payload of {len(payload)} bytes is over the topic's limit of {limit_bytes} bytes"
+            )
+
+
+def _headers(message: Outgoing, place: int) -> str | None:
+    if message.headers is None and message.correlation_id is None and message.traceparent is None:
+        return None
+    given: Mapping[str, Any] = message.headers if message.headers is not None else {}
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):  # type: ignore[redundant-expr]
+        raise InvalidInputError(f"message {place}: headers are a mapping from str, found {given!r}")
+    merged = dict(given)
+    if message.correlation_id is not None:
+        merged[CORRELATION_HEADER] = message.correlation_id
+    if message.traceparent is not None:
+        merged[TRACE_HEADER] = message.traceparent
+    try:
+        text = json.dumps(merged, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"message {place}: the headers cannot be encoded: {error}") from error
+    if "\\u0000" in text:
+        raise InvalidInputError(f"message {place}: the headers hold a NUL, which PostgreSQL cannot store in jsonb")
+    _check_text(text, "headers", place, MAX_HEADERS_BYTES)
+    return text
+
+
+def _check_text(text: object, what: str, place: int, max_bytes: int) -> None:
+    if not isinstance(text, str):
+        raise InvalidInputError(f"message {place}: the {what} is {type(text).__name__}, wanted str")
+    if "\0" in text:
+        raise InvalidInputError(f"message {place}: the {what} holds a NUL, which PostgreSQL cannot store in a text")
+    try:
+        length = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(
+            f"message {place}: the {what} holds a lone surrogate, which has no UTF-8 form"
+        ) from error
+    if length > max_bytes:
+        raise InvalidInputError(f"message {place}: the {what} has {length} bytes, at most {max_bytes} are allowed")
+
+
+def _uuid(value: UUID | str | None, place: int) -> UUID | None:
+    if value is None or isinstance(value, UUID):
+        return value
+    try:
+        return UUID(value)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InvalidInputError(f"message {place}: message_id {value!r} is no UUID") from error

@@ -1,0 +1,50 @@
+"""Functions of sql/functions/admin and the views that tools read, as data."""
+
+from typing import Any
+
+from coordinator.model import GroupInfo, GroupMember, GroupOffset
+from coordinator.protocol.statement import Statement
+
+
+def protocol_version() -> Statement[int]:
+    """What clients compare when they connect."""
+    return Statement("protocol_version", "select coordinator.protocol_version()", (), lambda rows: int(rows[0][0]))
+
+
+def group_offsets(group: str) -> Statement[list[GroupOffset]]:
+    """Where a group stands, by topic and partition; empty for an unknown group."""
+    return Statement(
+        "group_offsets",
+        'select o."group", o.topic, o.partition, o.current_offset, o.log_start_offset, o.log_end_offset, o.lag, '
+        "o.window_open, o.start_offset, o.epoch, o.progress_at, o.member_id, o.client_id, o.host, o.member_state "
+        'from coordinator.offsets o where o."group" = %s order by o.topic, o.partition',
+        (group,),
+        lambda rows: [GroupOffset(*row) for row in rows],
+    )
+
+
+def group_members(group: str | None) -> Statement[list[GroupMember]]:
+    """Who takes part in a group, or in any."""
+    return Statement(
+        "group_members",
+        'select m."group", m.member_id, m.client_id, m.host, m.pid, m.state, m.started_at, m.joined_at, m.lease_until, '
+        "m.lease_left_s, m.topics, m.partitions from coordinator.group_members m "
+        'where %s::text is null or m."group" = %s::text order by m."group", m.joined_at',
+        (group, group),
+        lambda rows: [_member(list(row)) for row in rows],
+    )
+
+
+def list_groups() -> Statement[list[GroupInfo]]:
+    """All groups by name."""
+    return Statement(
+        "list_groups",
+        "select g.name, g.topics, g.members, g.lag, g.created_at from coordinator.group_list g order by g.name",
+        (),
+        lambda rows: [GroupInfo(row[0], tuple(row[1]), row[2], row[3], row[4]) for row in rows],
+    )
+
+
+def _member(values: list[Any]) -> GroupMember:
+    values[10] = tuple(values[10] or ())
+    return GroupMember(*values)

@@ -1,0 +1,137 @@
+"""The functions of sql/functions/deliveries as data: what one round trip of an exchange is made of."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from coordinator.core.ranges import Range, from_text, to_text
+from coordinator.model import GapEvidence, PartitionKey, Resolved, Row, Settled
+from coordinator.protocol.statement import Row as AnyRow
+from coordinator.protocol.statement import Statement
+from coordinator.protocol.text import array, quoted_array
+
+BEGIN = "begin isolation level read committed read write"
+COMMIT = "commit"
+LIMITS = "select coordinator.limit_session()"
+EXCHANGE = (
+    "select e.ord, e.status, e.seq, e.committed, e.hwm, e.high "
+    "from coordinator.exchange(%s, %s, %s, %s, %s, %s, %s, %s, %s) e"
+)
+RELEASE = "select coordinator.release(%s, %s, %s, %s, %s)"
+FETCH = (
+    'select f.ord, f."offset", f.published_at, f.message_id, f.key, f.headers, f.content_type, f.payload '
+    "from coordinator.fetch(%s, %s, %s, %s, %s) f"
+)
+GAP_PASS = (
+    'select g.ord, g.high, g.holders, g."offset", g.published_at, g.message_id, g.key, g.headers, g.content_type, '
+    "g.payload from coordinator.gap_pass(%s, %s, %s) g"
+)
+
+
+@dataclass(slots=True)
+class ClaimArrays:
+    """The parallel arrays that name claims, as literals."""
+
+    groups: str
+    topics: str
+    partitions: str
+    epochs: str
+
+    @classmethod
+    def of(cls, claims: Sequence[tuple[PartitionKey, int]]) -> "ClaimArrays":
+        return cls(
+            array(key.group_id for key, _ in claims),
+            array(key.topic_id for key, _ in claims),
+            array(key.partition for key, _ in claims),
+            array(epoch for _, epoch in claims),
+        )
+
+
+@dataclass(slots=True)
+class ExchangeCall:
+    """One round trip: `settle` goes into the first transaction, `fetch` and `gaps` are reads behind it."""
+
+    settle: tuple[object, ...]
+    release: tuple[object, ...] | None = None
+    fetch: tuple[object, ...] | None = None
+    gaps: tuple[object, ...] | None = None
+
+
+@dataclass(slots=True)
+class ExchangeAnswer:
+    """What came back: rows are in offset order per claim; `rows[i].ord` counts the fetch's entries from 1."""
+
+    settled: list[Settled]
+    released: int
+    rows: list[Row]
+    gaps: dict[int, GapEvidence]
+
+
+def settle_parameters(
+    coordinator: UUID,
+    claims: ClaimArrays,
+    progress: Sequence[tuple[int, int]],
+    settled: Sequence[Sequence[Range]],
+    wants: Sequence[int],
+) -> tuple[object, ...]:
+    """Parameters of EXCHANGE; `progress` is (seq, hwm) per claim as the caller knows it."""
+    return (
+        str(coordinator),
+        claims.groups,
+        claims.topics,
+        claims.partitions,
+        claims.epochs,
+        array(seq for seq, _ in progress),
+        array(hwm for _, hwm in progress),
+        quoted_array(map(to_text, settled)),
+        array(wants),
+    )
+
+
+def fetch_parameters(claims: ClaimArrays, positions: Sequence[int]) -> tuple[object, ...]:
+    """Parameters of FETCH: everything from the position of each claim on, as far as its window is committed."""
+    return (
+        claims.groups,
+        claims.topics,
+        claims.partitions,
+        claims.epochs,
+        quoted_array(f"{{[{position},)}}" for position in positions),
+    )
+
+
+def gap_parameters(partitions: Sequence[tuple[int, int]], gaps: Sequence[Sequence[Range]]) -> tuple[object, ...]:
+    """Parameters of GAP_PASS; `partitions` holds (topic id, partition)."""
+    return (
+        array(topic_id for topic_id, _ in partitions),
+        array(partition for _, partition in partitions),
+        quoted_array(map(to_text, gaps)),
+    )
+
+
+def release_parameters(coordinator: UUID, claims: ClaimArrays) -> tuple[object, ...]:
+    """Parameters of RELEASE."""
+    return (str(coordinator), claims.groups, claims.topics, claims.partitions, claims.epochs)
+
+
+def parse_gaps(rows: Sequence[AnyRow]) -> dict[int, GapEvidence]:
+    """Sort the answer of GAP_PASS by entry."""
+    evidence: dict[int, GapEvidence] = {}
+    for row in rows:
+        entry = evidence.setdefault(row[0], GapEvidence())
+        if row[1] is not None:
+            entry.high, entry.holders = row[1], tuple(row[2])
+        else:
+            entry.rows.append(Row(row[0], *row[3:]))
+    return evidence
+
+
+def resolve(coordinator: UUID, claims: ClaimArrays) -> Statement[list[Resolved]]:
+    """The newest progress of claims, once whatever of ours is still committing has ended; in order of the claims."""
+    return Statement(
+        "resolve",
+        "select r.ord, r.status, r.seq, r.committed, r.hwm, r.done from coordinator.resolve(%s, %s, %s, %s, %s) r",
+        (str(coordinator), claims.groups, claims.topics, claims.partitions, claims.epochs),
+        lambda rows: [
+            Resolved(row[1], row[2] or 0, row[3] or 0, row[4] or 0, from_text(row[5] or "{}")) for row in rows
+        ],
+    )

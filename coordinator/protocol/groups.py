@@ -1,0 +1,123 @@
+"""The functions of sql/functions/groups as data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from coordinator.core.ranges import from_text
+from coordinator.model import Claim, ClaimState, GroupState, Joined, JoinedTopic, PartitionKey
+from coordinator.protocol.statement import Row, Statement
+from coordinator.protocol.text import array
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+
+def register(coordinator: UUID, client_id: str, host: str, pid: int, lease_s: float) -> Statement[None]:
+    """Enter one process; its lease runs from now on."""
+    return Statement(
+        "register",
+        "select coordinator.register(%s, %s, %s, %s, %s)",
+        (coordinator, client_id, host, pid, lease_s),
+        lambda _rows: None,
+    )
+
+
+def heartbeat(coordinator: UUID, *, draining: bool = False) -> Statement[None]:
+    """Renew the lease."""
+    return Statement("heartbeat", "select coordinator.heartbeat(%s, %s)", (coordinator, draining), lambda _rows: None)
+
+
+def reap(observed_s: float) -> Statement[list[UUID]]:
+    """Declare dead whose lease ran out, as far as the caller's connection has been up long enough to judge."""
+    return Statement("reap", "select coordinator.reap(%s)", (observed_s,), lambda rows: list(rows[0][0]))
+
+
+def join_group(
+    coordinator: UUID | None, group: str, topics: Sequence[str], start: str, start_time: datetime | None
+) -> Statement[Joined]:
+    """Become a member; make the group and its claims where they are missing."""
+    return Statement(
+        "join_group",
+        "select j.group_id, j.topics from coordinator.join_group(%s, %s, %s, %s, %s) j",
+        (coordinator, group, list(topics), start, start_time),
+        lambda rows: Joined(
+            rows[0][0],
+            tuple(
+                JoinedTopic(topic["topic_id"], topic["name"], topic["partitions"], topic["channel"])
+                for topic in rows[0][1] or ()
+            ),
+        ),
+    )
+
+
+def leave(coordinator: UUID) -> Statement[None]:
+    """Take a coordinator out of its groups."""
+    return Statement("leave", "select coordinator.leave(%s)", (coordinator,), lambda _rows: None)
+
+
+def group_state(group_ids: Sequence[int]) -> Statement[list[GroupState]]:
+    """What plans are made from."""
+    return Statement(
+        "group_state",
+        "select s.group_id, s.version, s.planned_version, s.members, s.claims from coordinator.group_state(%s) s",
+        (array(group_ids),),
+        lambda rows: [_state(row) for row in rows],
+    )
+
+
+def store_plan(group_id: int, version: int, owners: Sequence[tuple[tuple[int, int], UUID]]) -> Statement[bool]:
+    """Store who should own what; False if the membership has moved on, or somebody else was first."""
+    return Statement(
+        "store_plan",
+        "select coordinator.store_plan(%s, %s, %s, %s, %s)",
+        (
+            group_id,
+            version,
+            array(partition[0] for partition, _ in owners),
+            array(partition[1] for partition, _ in owners),
+            array(owner for _, owner in owners),
+        ),
+        lambda rows: bool(rows[0][0]),
+    )
+
+
+def claim(coordinator: UUID, wanted: Sequence[PartitionKey]) -> Statement[list[Claim]]:
+    """Take those of the wanted partitions that nobody alive owns."""
+    return Statement(
+        "claim",
+        'select c.group_id, c.topic_id, c."partition", c.epoch, c.seq, c.committed, c.done, c.takeover '
+        "from coordinator.claim(%s, %s, %s, %s) c",
+        (
+            coordinator,
+            array(key.group_id for key in wanted),
+            array(key.topic_id for key in wanted),
+            array(key.partition for key in wanted),
+        ),
+        lambda rows: [
+            Claim(PartitionKey(row[0], row[1], row[2]), row[3], row[4], row[5], from_text(row[6]), row[7])
+            for row in rows
+        ],
+    )
+
+
+def _state(row: Row) -> GroupState:
+    group_id, version, planned_version, members, claims = row
+    return GroupState(
+        group_id,
+        version,
+        planned_version,
+        {UUID(member["coordinator"]): frozenset(member["topic_ids"]) for member in members},
+        [
+            ClaimState(
+                topic_id,
+                partition,
+                None if owner is None else UUID(owner),
+                free,
+                None if target is None else UUID(target),
+            )
+            for topic_id, partition, owner, free, target in claims
+        ],
+    )

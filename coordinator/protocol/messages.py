@@ -1,0 +1,37 @@
+"""The functions of sql/functions/messages as data, but for publishing, whose arrays the producers encode themselves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coordinator.model import Row as MessageRow
+from coordinator.protocol.statement import Statement
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+# Parameters: topic, payloads, keys, headers, message ids, content types, partitions, wake.
+PUBLISH_MANY = (
+    "select p.partitions, p.offsets, p.message_ids from coordinator.publish_many(%s, %s, %s, %s, %s, %s, %s, %s) p"
+)
+
+
+def peek(topic: str, partition: int, from_offset: int, limit: int) -> Statement[list[MessageRow]]:
+    """Up to `limit` visible messages from an offset on; `ord` is the partition."""
+    return Statement(
+        "peek",
+        'select p."partition", p."offset", p.published_at, p.message_id, p.key, p.headers, p.content_type, p.payload '
+        "from coordinator.peek(%s, %s, %s, %s) p",
+        (topic, partition, from_offset, limit),
+        lambda rows: [MessageRow(*row) for row in rows],
+    )
+
+
+def offset_at(topic_id: int, partition: int, time: datetime) -> Statement[int]:
+    """The first offset from which on every message published at or after a time is read."""
+    return Statement(
+        "offset_at",
+        "select coordinator.offset_at(%s, %s, %s)",
+        (topic_id, partition, time),
+        lambda rows: int(rows[0][0]),
+    )

@@ -1,0 +1,137 @@
+"""Settings with their units, checked once, where they are made; the only reader of environment variables."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+from coordinator.errors import ConfigError
+from coordinator.protocol.placeholder import DEFAULT_SCHEMA, check_schema_name
+
+DSN_VARIABLES = ("COORDINATOR_DSN", "DATABASE_URL")
+SCHEMA_VARIABLE = "COORDINATOR_SCHEMA"
+# Any of these says that the user has told libpq where to go.
+LIBPQ_VARIABLES = ("PGHOST", "PGHOSTADDR", "PGSERVICE", "PGDATABASE")
+
+EMBEDDED = "embedded:"
+
+
+class Found(NamedTuple):
+    """A value with where it came from, for `config show`."""
+
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a coordinator behaves; seconds, bytes and counts as the names say.
+
+    Attributes:
+        lease_s: How long the process counts as alive without a heartbeat.
+        heartbeat_s: Pause between heartbeats.
+        self_fence_margin_s: Nothing is started in the last part of a lease.
+        membership_poll_s: Pause between looks at the groups' membership, when no notification comes.
+        visibility_timeout_s: From a hand-over to the moment when an unsettled delivery is taken back.
+        prefetch: The most messages read ahead per partition; the window adapts below it.
+        max_holes: Runs of unresolved gaps per partition at which fetching stops.
+        linger_s: How long an ack may wait for company before it is written alone.
+        poll_max_s: The longest pause between polls when nothing happens.
+        listen: Use LISTEN for wake-ups; polling is correct alone.
+        drain_timeout_s: How long a stop waits for handlers.
+        commit_timeout_s: How long a confirmed ack waits for its COMMIT, reconnects included.
+        connect_timeout_s: For one attempt to connect.
+        pool_size: Connections for publishing and administration, opened when needed.
+        pool_timeout_s: How long a publish waits for one of them.
+    """
+
+    lease_s: float = 10.0
+    heartbeat_s: float = 3.0
+    self_fence_margin_s: float = 1.5
+    membership_poll_s: float = 2.0
+    visibility_timeout_s: float = 30.0
+    prefetch: int = 500
+    max_holes: int = 256
+    linger_s: float = 0.01
+    poll_max_s: float = 1.0
+    listen: bool = True
+    drain_timeout_s: float = 30.0
+    commit_timeout_s: float = 30.0
+    connect_timeout_s: float = 10.0
+    pool_size: int = 10
+    pool_timeout_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        for name, low, high in _BOUNDS:
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
+                raise ConfigError(f"{name} is between {low:g} and {high:g}, found {value!r}")
+        if self.lease_s < 3 * self.heartbeat_s + self.self_fence_margin_s / 2:
+            raise ConfigError(
+                f"lease_s {self.lease_s:g} leaves room for fewer than 3 heartbeats of heartbeat_s {self.heartbeat_s:g}; "
+                "one lost would fence the process"
+            )
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        return tuple(item.name for item in fields(cls))
+
+
+_BOUNDS: tuple[tuple[str, float, float], ...] = (
+    ("lease_s", 0.5, 3600),
+    ("heartbeat_s", 0.1, 1200),
+    ("self_fence_margin_s", 0.05, 60),
+    ("membership_poll_s", 0.05, 60),
+    ("visibility_timeout_s", 0.05, 43200),
+    ("prefetch", 1, 10000),
+    ("max_holes", 1, 10000),
+    ("linger_s", 0, 10),
+    ("poll_max_s", 0.01, 60),
+    ("drain_timeout_s", 0, 3600),
+    ("commit_timeout_s", 0.1, 3600),
+    ("connect_timeout_s", 1, 600),
+    ("pool_size", 1, 1000),
+    ("pool_timeout_s", 0.1, 600),
+)
+
+
+def find_dsn(argument: str | None = None, environ: Mapping[str, str] | None = None) -> Found:
+    """Say which database is meant: the argument, COORDINATOR_DSN, DATABASE_URL, libpq's own variables, in this order.
+
+    An empty value stands for libpq's defaults, and is found only where libpq's variables name a server or a database: a
+    service whose DSN is missing must fail, not publish into a database that happens to be there.
+
+    Raises:
+        ConfigError: If nothing names a database; the message lists the ways.
+    """
+    environment = os.environ if environ is None else environ
+    if argument:
+        return Found(argument, "argument")
+    for variable in DSN_VARIABLES:
+        if environment.get(variable):
+            return Found(environment[variable], variable)
+    for variable in LIBPQ_VARIABLES:
+        if environment.get(variable):
+            return Found("", variable)
+    raise ConfigError(
+        "no database was named: found no DSN argument (--dsn), no COORDINATOR_DSN, no DATABASE_URL, and none of libpq's "
+        "PGHOST, PGSERVICE, PGDATABASE; for a trial without a server, ask for the embedded one: --embedded, or the DSN "
+        '"embedded:"'
+    )
+
+
+def find_schema(argument: str | None = None, environ: Mapping[str, str] | None = None) -> Found:
+    """Say which schema is meant: the argument, COORDINATOR_SCHEMA, or the default.
+
+    Raises:
+        ConfigError: If the name is not usable.
+    """
+    environment = os.environ if environ is None else environ
+    if argument:
+        found = Found(argument, "argument")
+    elif environment.get(SCHEMA_VARIABLE):
+        found = Found(environment[SCHEMA_VARIABLE], SCHEMA_VARIABLE)
+    else:
+        found = Found(DEFAULT_SCHEMA, "default")
+    check_schema_name(found.value)
+    return found
