@@ -1,8 +1,8 @@
 """The engine of one consumer process: facts in, commands out. No I/O, no clock, no threads; callers serialise calls.
 
 A shell asks `next_command`, carries it out, and reports by `on_exchanged`, `on_failed` or `on_resolved`. Handlers' threads
-or tasks ask `take` and report by `ack` or `nack`. Everything of all groups of the process goes through one engine, because one
-exchange serves all claims and one heap holds all deadlines.
+or tasks ask `take` and report by `ack` or `nack`. Everything of all groups of the process goes through one engine, because
+one exchange serves all claims and one heap holds all deadlines.
 """
 
 from collections import deque

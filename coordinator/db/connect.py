@@ -193,7 +193,7 @@ def acallers(connection: object) -> psycopg.AsyncConnection[Any]:
     return found
 
 
-def _unwrap(connection: object) -> object:
+def _unwrap(connection: Any) -> object:
     """Look behind wrappers by what they offer, so that neither SQLAlchemy nor Django has to be imported."""
     for _ in range(4):
         if isinstance(connection, psycopg.BaseConnection):
@@ -204,7 +204,7 @@ def _unwrap(connection: object) -> object:
         elif hasattr(connection, "driver_connection"):  # SQLAlchemy's pool proxy
             connection = connection.driver_connection
         elif hasattr(connection, "connection"):  # SQLAlchemy: Session.connection(), then Connection.connection
-            inner: Any = connection.connection
+            inner = connection.connection
             connection = inner() if callable(inner) else inner
         else:
             break
