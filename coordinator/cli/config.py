@@ -32,10 +32,11 @@ def show(ctx: click.Context, options: Options) -> None:
     missing: ConfigError | None = None
     try:
         dsn = find_dsn(options.address())
-        rows.append(("dsn", masked(dsn.value), _source(dsn.source, "--embedded" if options.embedded else "--dsn")))
     except ConfigError as error:
         missing = error
         rows.append(("dsn", None, "missing"))
+    else:
+        rows.append(("dsn", masked(dsn.value), _source(dsn.source, "--embedded" if options.embedded else "--dsn")))
     schema = find_schema(options.schema)
     rows.append(("schema", schema.value, _source(schema.source, "--schema")))
     rows.extend((name, value, "default") for name, value in asdict(Settings()).items())

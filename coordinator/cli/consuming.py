@@ -4,14 +4,15 @@ import base64
 import json
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from coordinator.cli import exits
-from coordinator.cli.output import plain, timestamp
+from coordinator.cli.output import note, plain, timestamp
+from coordinator.errors import FencedError
 
 if TYPE_CHECKING:
     from coordinator.app import Coordinator
@@ -41,25 +42,35 @@ def consume(
     """Write lines until the end that was asked for, or a signal; return the exit code."""
     out = sys.stdout.buffer
     left = count
+    at_end = False
     with stopping() as stop, app.consumer(*topics, group=group, start=start, auto_ack=False) as consumer:
-        while stop.signal_number is None and left != 0:
+        while stop.signal_number is None and left != 0 and not at_end:
             wanted = _MAX_BATCH if left is None else min(left, _MAX_BATCH)
             batch = consumer.poll(max_messages=wanted, timeout_s=_POLL_S)
             if not batch:
-                if exit_at_end and consumer.at_end():
-                    return exits.OK
+                at_end = exit_at_end and consumer.at_end()
                 continue
             # In this order, and flushed between: a message whose line is still in our buffer when the pipe breaks
             # must be delivered again.
             out.write(b"".join(map(line_of, batch)))
             out.flush()
             for message in batch:
-                message.ack()
+                _settle(message.ack)
             if left is not None:
                 left -= len(batch)
-    if left == 0 or (count is None and not exit_at_end):
+        # Leaving the consumer writes the acks too, but tells nobody that it could not.
+        _settle(consumer.commit)
+    if at_end or left == 0 or (count is None and not exit_at_end):
         return exits.OK
     return exits.TERMINATED if stop.signal_number == signal.SIGTERM else exits.INTERRUPTED
+
+
+def _settle(call: Callable[[], None]) -> None:
+    try:
+        call()
+    except FencedError as error:
+        # The partition has a new owner, and the message is delivered to it, too. Its line is out; the rest is still ours.
+        note(f"warning: delivered again to another member: {error}")
 
 
 @contextmanager

@@ -162,7 +162,9 @@ def consume(
 @click.argument("topic")
 @click.option("--partition", type=click.IntRange(min=0), help="Only this one; else all of them.")
 @click.option("--offset", type=click.IntRange(min=0), default=0, show_default=True, help="Where to start.")
-@click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="How many, at most.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=10, show_default=True, help="How many of each partition, at most."
+)
 @pass_options
 def peek(options: Options, topic: str, *, partition: int | None, offset: int, limit: int) -> None:
     """Look at messages without a group: nothing is acked or moved.

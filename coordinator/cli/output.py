@@ -70,10 +70,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     A terminal gets it wrapped to its width. Anything else gets each row on one line, whole, and two spaces between
     columns: what cut, awk and a reader of logs can work with.
     """
-    numeric = [
-        all(_is_number(row[index]) or row[index] is None for row in rows) and bool(rows)
-        for index in range(len(columns))
-    ]
+    numeric = [_is_numeric([row[index] for row in rows]) for index in range(len(columns))]
     cells = [[cell(value) for value in row] for row in rows]
     if sys.stdout.isatty():
         _rich_table(columns, cells, numeric)
@@ -101,8 +98,9 @@ def _rich_table(columns: Sequence[str], cells: Sequence[Sequence[str]], numeric:
     Console(highlight=False).print(grid)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def _is_numeric(values: Sequence[object]) -> bool:
+    known = [value for value in values if value is not None]
+    return bool(known) and all(isinstance(value, int | float) and not isinstance(value, bool) for value in known)
 
 
 def _escape(char: str) -> str:
