@@ -67,12 +67,12 @@ def test_bench__a_message_missing__exits_1(empty_dsn, monkeypatch):
         return timing, numbers[1:]
 
     monkeypatch.setattr(Ours, "consume_batches", forgetful)
-    result = CliRunner().invoke(bench, ["--dsn", empty_dsn, "--json", "--messages", "500", "--repeat", "1"])
+    result = CliRunner().invoke(bench, ["--dsn", empty_dsn, "--json", "--messages", "2000", "--repeat", "1"])
     assert result.exit_code == 1
     assert json.loads(result.stdout)["lost"] == 1
 
 
 def test_bench__keep__leaves_the_schemas(empty_dsn):
-    result = CliRunner().invoke(bench, ["--dsn", empty_dsn, "--messages", "500", "--repeat", "1", "--keep"])
+    result = CliRunner().invoke(bench, ["--dsn", empty_dsn, "--messages", "2000", "--repeat", "1", "--keep"])
     assert result.exit_code == 0, result.output
     assert schemas(empty_dsn) == {"coordinator_bench", "coordinator_bench_bare"}

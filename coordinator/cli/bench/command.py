@@ -11,6 +11,7 @@ from coordinator.cli.bench.stats import Case
 from coordinator.cli.commands import Command, pass_options
 from coordinator.cli.commands import Options as GlobalOptions
 from coordinator.cli.database import database
+from coordinator.cli.events import show_events
 
 
 @click.command(
@@ -22,7 +23,7 @@ from coordinator.cli.database import database
     ),
 )
 @click.option(
-    "--messages", type=click.IntRange(min=100), default=50_000, show_default=True, help="Messages in each repeat."
+    "--messages", type=click.IntRange(min=2000), default=50_000, show_default=True, help="Messages in each repeat."
 )
 @click.option(
     "--payload-bytes", type=click.IntRange(12, 1_000_000), default=200, show_default=True, help="Size of each message."
@@ -55,6 +56,7 @@ def bench(
     """
     if options.schema is not None:
         raise click.UsageError("the bench has schemas of its own; leave out --schema")
+    show_events(verbose=options.verbose)
     with database(options) as dsn:
         report = run(Options(dsn, messages, payload_bytes, partitions, repeat, keep), output.note)
     if options.as_json:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 import psycopg
@@ -138,13 +139,10 @@ def _publish_batched(options: Options, ours: Ours, bare: Bare, tally: _Tally, re
 
 def _consume(options: Options, ours: Ours, bare: Bare, tally: _Tally, repeat: int) -> None:
     """Read what _publish_batched has written: twice each, by two groups and by a cursor that is set back."""
-    count = options.message_count
+    count, topic = options.message_count, _topic(repeat)
     for name, consume in (("consume batches", ours.consume_batches), ("consume iterator", ours.consume_iterator)):
-        (mine, mine_seen), (other, other_seen) = _in_turns(
-            repeat,
-            lambda consume=consume, name=name: consume(_topic(repeat), name.replace(" ", "-"), count),
-            bare.consume,  # type: ignore[misc]
-        )
+        group = name.replace(" ", "-")
+        (mine, mine_seen), (other, other_seen) = _in_turns(repeat, partial(consume, topic, group, count), bare.consume)
         bare.rewind()
         _note(tally, name, mine, other)
         tally.check(count, mine_seen)

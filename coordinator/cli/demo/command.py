@@ -10,6 +10,7 @@ from coordinator.cli.demo.processes import DemoError
 from coordinator.cli.demo.progress import Progress
 from coordinator.cli.demo.report import as_object, print_report
 from coordinator.cli.demo.run import Options, Run
+from coordinator.cli.events import show_events
 from coordinator.cli.failures import lines_of
 
 _DATA_COUNT = 6099
@@ -53,6 +54,7 @@ def demo(ctx: click.Context, options: GlobalOptions, messages: int, processes: i
     """
     if options.schema is not None:
         raise click.UsageError("the demo has schemas of its own; leave out --schema")
+    show_events(verbose=options.verbose)
     try:
         with database(options) as dsn, Progress() as progress:
             report = Run(Options(dsn, messages, processes, timeout_s), progress).run()

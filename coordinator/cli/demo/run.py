@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from coordinator import Coordinator
 from coordinator.cli.demo import tables
@@ -110,7 +111,9 @@ class Run:
         by_group = {group: self._processes.start(self._consume_tasks(group)) for group in GROUPS}
         for group, processes in by_group.items():
             names = {process.name for process in processes}
-            self._wait(f"the processes of group {group} to share its partitions", _are_owners(app, group, names))
+            self._wait(
+                f"the processes of group {group} to share its partitions", partial(_are_owners, app, group, names)
+            )
         return by_group[DELAYS][0]
 
     def _consume_tasks(self, group: str) -> Iterable[Task]:
@@ -167,11 +170,7 @@ class Run:
     def _wait_settled(self, app: Coordinator) -> None:
         """Wait until both groups have settled everything; offsets that were rolled back count until proven so."""
         for group in GROUPS:
-            self._wait(
-                f"group {group} to settle everything",
-                lambda group=group: all(o.lag == 0 for o in app.group_offsets(group)),  # type: ignore[misc]
-                app,
-            )
+            self._wait(f"group {group} to settle everything", partial(_is_settled, app, group), app)
 
     def _wait_event(self, process: Process, name: str) -> dict[str, int]:
         found: list[dict[str, int]] = []
@@ -215,12 +214,14 @@ def read_found(app: Coordinator, connection: tables.Connection, published: Publi
     return Found(published, row_count, ledger_count, groups, tables.select_delays(connection))
 
 
-def _are_owners(app: Coordinator, group: str, names: set[str]) -> Callable[[], bool]:
-    def are_owners() -> bool:
-        try:
-            owners = [o.client_id for o in app.group_offsets(group)]
-        except NotFoundError:
-            return False  # the first of its processes makes the group
-        return len(owners) == PARTITION_COUNT and set(owners) == names
+def _is_settled(app: Coordinator, group: str) -> bool:
+    return all(o.lag == 0 for o in app.group_offsets(group))
 
-    return are_owners
+
+def _are_owners(app: Coordinator, group: str, names: set[str]) -> bool:
+    """Tell whether every partition has an owner, and every one of the processes owns some."""
+    try:
+        owners = [o.client_id for o in app.group_offsets(group)]
+    except NotFoundError:
+        return False  # the first of the processes makes the group
+    return len(owners) == PARTITION_COUNT and set(owners) == names
