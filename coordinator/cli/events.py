@@ -8,7 +8,7 @@ _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "ta
 
 
 class EventFormatter(logging.Formatter):
-    """`warning: connection.lost attempt=2`, and tracebacks only where they were asked for."""
+    """`warning: connection.lost failures=2`, on one line; tracebacks only where they were asked for."""
 
     def __init__(self, *, tracebacks: bool) -> None:
         super().__init__()
@@ -16,10 +16,19 @@ class EventFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, Any] = {name: value for name, value in vars(record).items() if name not in _PLAIN}
-        text = " ".join([record.getMessage(), *(f"{name}={value}" for name, value in fields.items())])
+        words = [f"{record.levelname.lower()}:", record.getMessage()]
+        words += [f"{name}={value}" for name, value in fields.items()]
+        # libpq's messages have several lines, indented.
+        text = " ".join(" ".join(words).split())
         if record.exc_info and self._tracebacks:
             text += "\n" + self.formatException(record.exc_info)
-        return f"{record.levelname.lower()}: {text}"
+        return text
+
+
+def is_worth_a_line(record: logging.LogRecord) -> bool:
+    """Of failures that repeat, keep the first, second, fourth, eighth...: an outage must not fill the screen."""
+    failures = getattr(record, "failures", 1)
+    return not isinstance(failures, int) or failures & (failures - 1) == 0
 
 
 def show_events(*, verbose: bool) -> None:
@@ -28,5 +37,9 @@ def show_events(*, verbose: bool) -> None:
     logger.setLevel(logging.INFO if verbose else logging.WARNING)
     handler = logging.StreamHandler()
     handler.setFormatter(EventFormatter(tracebacks=verbose))
+    if not verbose:
+        handler.addFilter(is_worth_a_line)
     logger.handlers = [handler]
     logger.propagate = False
+    # Its warnings are about attempts; what came of them is told by our error.
+    logging.getLogger("psycopg").setLevel(logging.NOTSET if verbose else logging.CRITICAL)

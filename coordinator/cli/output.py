@@ -13,6 +13,9 @@ import click
 # In a table, what is not known.
 UNKNOWN = "-"
 
+# On a narrow terminal a column of texts is folded down to this, or to its heading.
+_LEAST_TEXT_WIDTH = 12
+
 
 def line(text: str) -> None:
     """Print one line of data."""
@@ -85,17 +88,26 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 
 def _rich_table(columns: Sequence[str], cells: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:
+    from rich.cells import cell_len  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415 - 50 ms, and only a terminal needs it
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name, right in zip(columns, numeric, strict=True):
-        grid.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=False)
+    console = Console(highlight=False)
+    # NO_COLOR takes rich's colours away, and leaves its bold.
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="none" if console.no_color else "bold")
+    needed = 0
+    for index, (name, right) in enumerate(zip(columns, numeric, strict=True)):
+        longest = max(cell_len(row[index]) for row in [columns, *cells])
+        least = longest if right else max(len(name), min(longest, _LEAST_TEXT_WIDTH))
+        needed += least + 2
+        grid.add_column(name, justify="right" if right else "left", overflow="fold", min_width=least)
     for row in cells:
         # Text: a plain str would be read as markup, and a topic may be called [red].
         grid.add_row(*map(Text, row))
-    Console(highlight=False).print(grid)
+    # Texts are folded before numbers and headings; a terminal narrower than even that wraps the lines itself.
+    console.width = max(console.width, needed)
+    console.print(grid, crop=False, soft_wrap=False)
 
 
 def _is_numeric(values: Sequence[object]) -> bool:

@@ -303,14 +303,15 @@ def _kind(value: object) -> str:
 
 
 def _progress(summary: Summary, batch: Batch, error: CoordinatorError | None) -> str:
-    before = f"{summary.count} messages were published before"
+    before = f"{summary.count} {'message was' if summary.count == 1 else 'messages were'} published before"
     if not batch.messages:
         return before
-    lines_text = f"lines {batch.first_line} to {batch.last_line}"
+    first, last = batch.first_line, batch.last_line
+    of = f"line {first}" if first == last else f"lines {first} to {last}"
     if error is None or isinstance(error, UnavailableError):
         # The COMMIT may have arrived, and only its answer not.
-        return f"{before}; whether {lines_text} were is not known"
-    return f"{before}; of {lines_text} none was"
+        return f"{before}; whether anything of {of} was is not known"
+    return f"{before}; nothing of {of} was"
 
 
 def _finite(text: str) -> float:

@@ -139,7 +139,7 @@ def test_publish__partition_the_topic_lacks__says_what_it_has(on: Any, topic: st
     ended = on("messages", "publish", topic, "--partition", 3, stdin=b"1\n")
     assert (ended.code, ended.out) == (2, b"")
     assert "0 to 2" in ended.err
-    assert "0 messages were published before; of lines 1 to 1 none was" in ended.err
+    assert "0 messages were published before; nothing of line 1 was" in ended.err
 
 
 def test_publish__slow_input__is_sent_before_its_end(on: Any, topic: str, start: Any) -> None:
