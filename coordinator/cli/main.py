@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from coordinator import __version__
 from coordinator.cli import exits
 from coordinator.cli.commands import Lazy, LazyGroup, Options
 from coordinator.cli.failures import told
@@ -33,12 +34,7 @@ class Root(LazyGroup):
 def _show_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
     if not value or ctx.resilient_parsing:
         return
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - 40 ms that nothing else needs
-
-    try:
-        click.echo(f"coordinator {version('pg-coordinator')}")
-    except PackageNotFoundError:
-        click.echo("coordinator, not installed: run from a source tree")
+    click.echo(f"coordinator {__version__}")
     ctx.exit()
 
 
