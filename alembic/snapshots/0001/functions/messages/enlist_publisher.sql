@@ -8,6 +8,9 @@ as $$
 -- rolled-back savepoint undoes the setting and the locks alike.
 -- Race: must be called before the first nextval of the call. A publisher whose offset is visible in the sequence
 -- and whose lock is not yet taken would be missing from the evidence, and its message would be declared a gap.
+-- The inner block is a subtransaction only so that the locks belong to the transaction. Otherwise they belong to the
+-- portal that runs the call: a cursor over publish() that fails in a savepoint, after rows of it were fetched before the
+-- savepoint, would give up their locks when the savepoint is rolled back, and the messages would be declared gaps.
 declare
     v_setting text := 'pgcoord.locks_' || p_topic.messages::oid;
     v_held text := coalesce(current_setting(v_setting, true), '');
@@ -26,14 +29,20 @@ begin
     if cardinality(v_new) = 0 then
         return;
     end if;
-    if cardinality(v_new) + cardinality(string_to_array(v_held, ',')) > 16 then
-        perform pg_advisory_xact_lock_shared(coordinator.lock_key(p_topic.topic_id, -1));
-        perform set_config(v_setting, '*', true);
-        return;
-    end if;
-    foreach v_partition in array v_new loop
-        perform pg_advisory_xact_lock_shared(coordinator.lock_key(p_topic.topic_id, v_partition));
-    end loop;
-    perform set_config(v_setting, concat_ws(',', nullif(v_held, ''), array_to_string(v_new, ',')), true);
+    begin
+        if cardinality(v_new) + cardinality(string_to_array(v_held, ',')) > 16 then
+            perform pg_advisory_xact_lock_shared(coordinator.lock_key(p_topic.topic_id, -1));
+            perform set_config(v_setting, '*', true);
+        else
+            foreach v_partition in array v_new loop
+                perform pg_advisory_xact_lock_shared(coordinator.lock_key(p_topic.topic_id, v_partition));
+            end loop;
+            perform set_config(v_setting, concat_ws(',', nullif(v_held, ''), array_to_string(v_new, ',')), true);
+        end if;
+    exception
+        -- Never raised here; a block without a handler is no subtransaction.
+        when assert_failure then
+            raise;
+    end;
 end
 $$;
