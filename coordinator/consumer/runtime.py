@@ -44,6 +44,7 @@ T = TypeVar("T")
 _LONGEST_WAIT_S = 60.0
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
+_RELEASE_PATIENCE_S = 3.0
 
 
 class Runtime:
@@ -91,25 +92,36 @@ class Runtime:
             settler: Gets what handlers say of their deliveries.
         """
         self._joins = list(joins)
-        connection = self._connect("control")
         try:
-            drive(protocol_checked(self.schema), connection, self.schema)
-            self._join(connection, settler)
+            connection = self._connect("control")
+            try:
+                drive(protocol_checked(self.schema), connection, self.schema)
+                self._join(connection, settler)
+            except BaseException:
+                connection.close()
+                raise
         except BaseException:
-            connection.close()
+            self._close_nudge()
             raise
         self._first_connection: psycopg.Connection[Any] | None = connection
         self._control.start()
         self._work.start()
 
     def stop(self, timeout_s: float) -> bool:
-        """Write what is settled, release, leave; True if everything was released in time. Nothing may start any more."""
+        """Write what is settled, release, leave; True if everything was released in time. Nothing may start any more.
+
+        Without a database there is only the lease that gives the claims back: then it is waited for unsaved acks alone.
+        """
         deadline_s = time.monotonic() + timeout_s
+        patience_s = time.monotonic() + min(timeout_s, _RELEASE_PATIENCE_S)
         with self.changed:
             self.engine.abandon(self.engine.subscriptions.values())
             self.engine.drain()
             self.engine.flush()
             while self.engine.partitions and self.failure is None and time.monotonic() < deadline_s:
+                unsaved = any(partition.holds_unsaved for partition in self.engine.partitions.values())
+                if time.monotonic() >= patience_s and not unsaved:
+                    break
                 self.changed.wait(min(0.5, max(deadline_s - time.monotonic(), 0)))
             released = not self.engine.partitions
         self._stopping.set()
@@ -118,9 +130,12 @@ class Runtime:
         for thread in (self._work, self._control):
             if thread.ident is not None:
                 thread.join(max(deadline_s - time.monotonic(), 1.0))
+        self._close_nudge()
+        return released
+
+    def _close_nudge(self) -> None:
         self._nudge_in.close()
         self._nudge_out.close()
-        return released
 
     def check(self) -> None:
         """Raise what ended a loop: a process whose loop is dead must not look alive."""
@@ -369,7 +384,9 @@ class Runtime:
             self.assigned = found.settled or (len(claims) == len(found.wanted) and not found.surplus and bool(claims))
             self.changed.notify_all()
         for partition in lost:
-            log.warning(events.PARTITION_LOST, extra=_fields(partition))
+            # A release of ours that this look saw before the work loop had its answer is no loss.
+            if not partition.revoking:
+                log.warning(events.PARTITION_LOST, extra=_fields(partition))
 
     def _planned(self, connection: psycopg.Connection[Any]) -> list[GroupState]:
         group_ids = sorted({subscription.group_id for subscription in self.engine.subscriptions.values()})
