@@ -13,7 +13,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from coordinator.db.translate import translate
-from coordinator.errors import UnavailableError
+from coordinator.errors import CoordinatorError, UnavailableError
 from coordinator.model import Settled
 from coordinator.protocol import deliveries
 from coordinator.protocol.deliveries import ExchangeAnswer, ExchangeCall
@@ -61,9 +61,7 @@ def run(connection: psycopg.Connection[Any], schema: str, call: ExchangeCall) ->
             deliveries.parse_gaps(cursors["gaps"].fetchall()) if call.gaps is not None else {},
         )
     except psycopg.Error as error:
-        ours = translate(error, connection)
-        if ours is None and not _clean(connection):
-            ours = UnavailableError(str(error).strip())
+        ours = _ended(error, connection)
         if ours is None:
             raise
         raise ours from error
@@ -80,12 +78,21 @@ def run_alone(connection: psycopg.Connection[Any], schema: str, statement: State
             connection.execute(deliveries.COMMIT)
         return statement.parse(cursor.fetchall())
     except psycopg.Error as error:
-        ours = translate(error, connection)
-        if ours is None and not _clean(connection):
-            ours = UnavailableError(str(error).strip())
+        ours = _ended(error, connection)
         if ours is None:
             raise
         raise ours from error
+
+
+def _ended(error: psycopg.Error, connection: psycopg.Connection[Any]) -> CoordinatorError | None:
+    """End the failed transaction and return our error for psycopg's, if there is one.
+
+    Ended for our own errors, too: a coordinator that is told MemberDeadError registers anew on the same connection.
+    """
+    ours = translate(error, connection)
+    if not _clean(connection) and not isinstance(ours, UnavailableError):
+        return UnavailableError(str(error).strip())
+    return ours
 
 
 def _clean(connection: psycopg.Connection[Any]) -> bool:
