@@ -4,7 +4,8 @@ A gap is an offset at or below V without a visible row. It is either still uncom
 publishers of the first pass that began after g was seen missing and whose V was at or above g; later passes only intersect
 it. When it is empty, and the row was not visible in that same pass, nobody can commit g any more.
 
-Evidence is void after a reconnect: a prepared transaction gets another name when the server restarts.
+Evidence is void after a reconnect: a prepared transaction gets another name when the server restarts. Behind a pooler a
+restart shows no reconnect; so who bears such a name is never left out by intersecting.
 """
 
 from bisect import insort
@@ -12,6 +13,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from coordinator.core.ranges import Range, compress, merge, subtract
+
+# Of the names that PostgreSQL gives to transactions which were prepared before it started: no backend's number is -1.
+_RECOVERED = "-1/"
 
 
 @dataclass(slots=True)
@@ -68,6 +72,7 @@ class Gaps:
         """
         visible = compress(appeared)
         open_now = frozenset(holders)
+        recovered = frozenset(holder for holder in holders if holder.startswith(_RECOVERED))
         burnt: list[Range] = []
         left: list[_Gap] = []
         for gap in self._gaps:
@@ -77,7 +82,7 @@ class Gaps:
             if gap.hi - 1 > high:
                 still: frozenset[str] | None = gap.holders
             else:
-                still = open_now if gap.holders is None else gap.holders & open_now
+                still = open_now if gap.holders is None else gap.holders & open_now | recovered
             for lo, hi in subtract((gap.lo, gap.hi), visible):
                 if still is not None and not still:
                     burnt.append((lo, hi))
