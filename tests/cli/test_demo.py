@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import time
 
 import pytest
 from click.testing import CliRunner
@@ -10,6 +11,7 @@ from coordinator.cli.demo import run, tables
 from coordinator.cli.demo.command import demo
 from coordinator.cli.demo.facts import Found, GroupFacts, Published, Wanted, compare, wrong_carriers
 from coordinator.cli.demo.flights import CarrierDelay, carrier_of, delays_of, numbered, read_flights, share_of
+from coordinator.errors import ConfigError
 
 MESSAGES = 600
 
@@ -136,6 +138,21 @@ def test_demo__time_is_up__says_what_it_waited_for_and_exits_1(empty_dsn):
     result = CliRunner().invoke(demo, ["--dsn", empty_dsn, "--timeout-s", "1", "--messages", "20000"])
     assert result.exit_code == 1
     assert "the time is up" in result.stderr
+
+
+def test_demo__call_that_never_returns__is_interrupted_and_exits_1(empty_dsn, monkeypatch):
+    monkeypatch.setattr(run, "HARD_LIMIT_EXTRA_S", 0.2)
+    monkeypatch.setattr(run, "install", lambda _dsn, _schema: time.sleep(60))
+    result = CliRunner().invoke(demo, ["--dsn", empty_dsn, "--timeout-s", "1"])
+    assert result.exit_code == 1
+    assert "did not return" in result.stderr
+
+
+def test_demo__second_run_at_the_same_time__is_refused(empty_dsn):
+    with tables.connect(empty_dsn) as connection:
+        tables.lock_run(connection)
+        result = CliRunner().invoke(demo, ["--dsn", empty_dsn])
+        assert isinstance(result.exception, ConfigError)
 
 
 def test_demo__foreign_schema_of_that_name__is_left_alone(empty_dsn):

@@ -14,9 +14,10 @@ AUDIT = "audit"
 DELAYS = "delays"
 GROUPS = (AUDIT, DELAYS)
 
-# Shorter than the product's defaults (10 s and 3 s), because the demo waits for a dead process's lease.
+# Shorter than the product's defaults (10, 3 and 2 s), because the demo waits until a dead process's lease is over.
 LEASE_S = 3.0
 HEARTBEAT_S = 0.5
+MEMBERSHIP_POLL_S = 0.5
 
 PUBLISHER_COUNT = 2
 PUBLISH_BATCH = 100

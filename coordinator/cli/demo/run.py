@@ -1,7 +1,10 @@
 """One run of the demo, step by step: the only place that knows the order of events."""
 
+import _thread
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,6 +19,9 @@ from coordinator.db.schema import install, uninstall
 from coordinator.errors import NotFoundError
 
 _POLL_INTERVAL_S = 0.1
+
+# A call that blocks, such as one to a server that has stopped answering, is interrupted so long after the time was up.
+HARD_LIMIT_EXTRA_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +84,7 @@ class Run:
         """
         options = self._options
         wanted = Wanted.of(numbered(read_flights(), options.message_count))
-        with tables.connect(options.dsn) as connection:
+        with _hard_limit(options.timeout_s + HARD_LIMIT_EXTRA_S), tables.connect(options.dsn) as connection:
             tables.lock_run(connection)
             self._prepare(connection)
             # The processes inside: they end before the connections do.
@@ -191,8 +197,36 @@ class Run:
                 raise DemoError(f"the time is up: after {self._options.timeout_s:g} s still waiting for {what}")
             if app is not None:
                 for group in GROUPS:
-                    self._progress.show(group, sum(o.current_offset for o in app.group_offsets(group)))
+                    settled_count = sum(o.current_offset for o in app.group_offsets(group))
+                    # Offsets that were rolled back are passed, too.
+                    self._progress.show(group, min(settled_count, self._options.message_count))
             time.sleep(_POLL_INTERVAL_S)
+
+
+@contextmanager
+def _hard_limit(limit_s: float) -> Iterator[None]:
+    """Interrupt the main thread, as Ctrl-C does, if the body takes longer; `_wait` is the polite way, this the sure one.
+
+    Raises:
+        DemoError: If that happened.
+    """
+    passed = threading.Event()
+
+    def interrupt() -> None:
+        passed.set()
+        _thread.interrupt_main()
+
+    timer = threading.Timer(limit_s, interrupt)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not passed.is_set():
+            raise
+        raise DemoError(f"the time is up: a call did not return, and was interrupted after {limit_s:g} s") from None
+    finally:
+        timer.cancel()
 
 
 def read_found(app: Coordinator, connection: tables.Connection, published: Published, message_count: int) -> Found:

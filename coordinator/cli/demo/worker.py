@@ -10,12 +10,12 @@ from coordinator import Coordinator, Settings
 from coordinator.cli.demo import consuming, publishing, tables
 from coordinator.cli.demo.flights import numbered, read_flights, share_of
 from coordinator.cli.demo.lifeline import receive_task, report
-from coordinator.cli.demo.plan import HEARTBEAT_S, LEASE_S, PUBLISHER_COUNT, SCHEMA, Task
+from coordinator.cli.demo.plan import HEARTBEAT_S, LEASE_S, MEMBERSHIP_POLL_S, PUBLISHER_COUNT, SCHEMA, Task
 
 
 def main() -> int:
     task = receive_task()
-    settings = Settings(lease_s=LEASE_S, heartbeat_s=HEARTBEAT_S)
+    settings = Settings(lease_s=LEASE_S, heartbeat_s=HEARTBEAT_S, membership_poll_s=MEMBERSHIP_POLL_S)
     with (
         tables.connect(task.dsn) as connection,
         Coordinator(task.dsn, schema=SCHEMA, client_id=task.name, settings=settings) as app,
