@@ -46,6 +46,8 @@ class InFlight:
         """Move a live delivery's deadline; False if it is live no more."""
         if not delivery.live:
             return False
+        if deadline_s == delivery.deadline_s:
+            return True
         delivery.deadline_s = deadline_s
         heappush(self._heap, (deadline_s, next(self._serial), delivery))
         self._compact()
@@ -60,6 +62,8 @@ class InFlight:
                 delivery.live = False
                 self.live -= 1
                 due.append(delivery)
+        if due:
+            self._compact()
         return due
 
     def next_deadline_s(self) -> float | None:
@@ -73,5 +77,7 @@ class InFlight:
 
     def _compact(self) -> None:
         if len(self._heap) > 2 * self.live + _SLACK:
-            self._heap = [entry for entry in self._heap if entry[2].live and entry[2].deadline_s == entry[0]]
+            # By delivery: one that was moved away from a deadline and back to it has two entries that both look right.
+            entries = {id(entry[2]): entry for entry in self._heap if entry[2].live and entry[2].deadline_s == entry[0]}
+            self._heap = list(entries.values())
             heapify(self._heap)
