@@ -1,0 +1,133 @@
+"""Carries out an engine's commands on a fake database, as the consumer shells do on a real one."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from support.fake_database import ENDLESS, Entry, FakeDatabase
+
+from coordinator.core.loop import Changes, Engine, Exchange, Limits, Resolve, Subscription, Wait
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from coordinator.model import GapEvidence, Row, Settled
+
+
+def nothing() -> None:
+    """What happens between the steps of a round trip unless a test says otherwise."""
+
+
+def commit(database: FakeDatabase, coordinator: UUID, command: Exchange) -> tuple[list[Settled], int]:
+    """The first transaction of a round trip: exchange and release."""
+    settled = database.exchange(
+        coordinator,
+        [
+            Entry(p.key, p.epoch, p.seq, p.hwm, ranges, want)
+            for p, ranges, want in zip(command.partitions, command.settled, command.wants, strict=True)
+        ],
+    )
+    return settled, database.release(coordinator, [(p.key, p.epoch) for p in command.releases])
+
+
+def read(
+    database: FakeDatabase, command: Exchange, between: Callable[[], object] = nothing
+) -> tuple[list[Row], dict[int, GapEvidence]]:
+    """What is read behind the commit: windows, then the evidence about gaps."""
+    rows = database.fetch([(p.key, p.epoch, [(p.position, ENDLESS)]) for p in command.fetching])
+    between()
+    gaps = [(p.key.topic_id, p.key.partition, ranges) for p, ranges in command.gaps]
+    return rows, database.gap_pass(gaps, between)
+
+
+class Shell:
+    """One coordinator that does everything at once, for tests that tell a story step by step. Its clock is `now_s`."""
+
+    def __init__(self, database: FakeDatabase, number: int = 1, limits: Limits | None = None) -> None:
+        self.database = database
+        self.id = UUID(int=number)
+        self.now_s = 0.0
+        self.woken = False
+        self.engine = Engine(limits or Limits(), self._wake)
+        self.engine.on_lease(float("inf"))
+        database.register(self.id, lease_s=10.0)
+        for group, topic in sorted({(key.group_id, key.topic_id) for key in database.claims}):
+            self.engine.subscribe(Subscription(f"g{group}", group, f"t{topic}", topic, None, deque()))
+
+    def _wake(self) -> None:
+        self.woken = True
+
+    @property
+    def subscriptions(self) -> list[Subscription]:
+        return list(self.engine.subscriptions.values())
+
+    def claim_all(self) -> None:
+        for claim in self.database.claim(self.id, list(self.database.claims)):
+            self.engine.on_claimed(claim, self.now_s)
+
+    def step(self) -> Exchange | Resolve | Wait:
+        """Carry out one command."""
+        command = self.engine.next_command(self.now_s)
+        if isinstance(command, Exchange):
+            self.answer(command)
+        elif isinstance(command, Resolve):
+            answers = self.database.resolve(self.id, [(p.key, p.epoch) for p in command.partitions])
+            self.engine.on_resolved(command, answers, self.now_s)
+        return command
+
+    def answer(self, command: Exchange) -> Changes:
+        settled, released = commit(self.database, self.id, command)
+        rows, evidence = read(self.database, command)
+        return self.engine.on_exchanged(command, settled, released, rows, evidence, self.now_s)
+
+    def until_waiting(self, most: int = 100) -> Wait:
+        """Carry out commands until there is nothing to do at this time."""
+        for _ in range(most):
+            command = self.step()
+            if isinstance(command, Wait):
+                return command
+        raise AssertionError(f"no Wait within {most} commands at {self.now_s}")
+
+    def until_exchange(self, most: int = 1000) -> Exchange:
+        """Move the clock from Wait to Wait until there is an exchange, and return it, not carried out."""
+        for _ in range(most):
+            command = self.engine.next_command(self.now_s)
+            if isinstance(command, Exchange):
+                return command
+            assert isinstance(command, Wait), command
+            self.now_s = max(self.now_s, command.until_s)
+        raise AssertionError(f"no Exchange within {most} commands")
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time go by, carrying out what becomes due."""
+        end_s = self.now_s + seconds
+        until_s = self.until_waiting().until_s
+        while until_s < end_s:
+            assert until_s > self.now_s, f"waits for {until_s}, which is over at {self.now_s}: the shell would spin"
+            self.now_s = until_s
+            until_s = self.until_waiting().until_s
+        self.now_s = end_s
+        self.until_waiting()
+
+    def lose_answer(self, *, committed: bool) -> None:
+        """The next exchange's connection breaks, after or before its COMMIT."""
+        command = self.until_exchange()
+        if committed:
+            commit(self.database, self.id, command)
+        self.engine.on_failed(command)
+        self.engine.on_reconnected()
+
+    def take(self, max_count: int = 1) -> list[int]:
+        """Hand over; returns offsets."""
+        return [message.offset for message in self.engine.take(self.subscriptions, max_count, self.now_s)]
+
+    def handle(self, count: int) -> Sequence[int]:
+        """Hand over and ack messages one after the other; returns their offsets."""
+        offsets = []
+        for _ in range(count):
+            for message in self.engine.take(self.subscriptions, 1, self.now_s):
+                offsets.append(message.offset)
+                self.engine.ack(message.delivery, self.now_s)
+        return offsets

@@ -1,0 +1,373 @@
+"""The engine, told as stories on the fake database; random schedules are in tests/property."""
+
+import dataclasses
+
+import pytest
+from support.engine_driver import Shell, commit
+from support.fake_database import FakeDatabase
+
+from coordinator.core.loop import Exchange, Limits, Wait
+from coordinator.errors import StaleEpochError
+from coordinator.model import PartitionKey
+
+KEY = PartitionKey(1, 1, 0)
+
+
+@pytest.fixture
+def database():
+    return FakeDatabase({1: 1}, {1: [1]})
+
+
+@pytest.fixture
+def shell(database):
+    made = Shell(database)
+    made.claim_all()
+    return made
+
+
+def owned(shell):
+    return shell.engine.partitions[KEY]
+
+
+def test_engine__messages_published__are_handed_over_in_order_and_committed(shell, database):
+    database.published(1, 0, count=5)
+    shell.until_waiting()
+    assert shell.handle(10) == [0, 1, 2, 3, 4]
+    shell.pass_time(0.1)
+    assert database.claims[KEY].newest.committed == 5
+    assert shell.engine.idle
+
+
+def test_engine__window_not_committed__hands_over_nothing(shell, database):
+    database.published(1, 0, count=5)
+    command = shell.until_exchange()
+    assert shell.take() == []
+    shell.answer(command)
+    assert shell.take() == [0]
+
+
+def test_engine__one_in_flight__starts_no_other_of_the_partition(shell, database):
+    database.published(1, 0, count=5)
+    shell.until_waiting()
+    assert shell.take() == [0]
+    assert shell.take() == []
+
+
+def test_engine__lease_run_out__starts_nothing(shell, database):
+    database.published(1, 0)
+    shell.until_waiting()
+    shell.engine.on_lease(5.0)
+    shell.now_s = 5.0
+    assert shell.take() == []
+    shell.engine.on_lease(15.0)
+    assert shell.take() == [0]
+
+
+def test_engine__deadline_passed__hands_over_again_as_the_next_attempt(shell, database):
+    database.published(1, 0, count=2)
+    shell.until_waiting()
+    first = shell.engine.take(shell.subscriptions, 1, shell.now_s)[0]
+    shell.pass_time(30.0)
+    second = shell.engine.take(shell.subscriptions, 1, shell.now_s)[0]
+    assert (first.offset, second.offset, first.attempt, second.attempt) == (0, 0, 1, 2)
+
+
+def test_ack__of_an_earlier_delivery_while_the_message_is_ready_again__settles_it(shell, database):
+    database.published(1, 0, count=2)
+    shell.until_waiting()
+    late = shell.engine.take(shell.subscriptions, 1, shell.now_s)[0]
+    shell.pass_time(30.0)
+    shell.engine.ack(late.delivery, shell.now_s)
+    assert shell.take() == [1]
+
+
+def test_ack__of_an_earlier_delivery_while_a_second_runs__makes_the_ack_of_the_second_a_no_op(shell, database):
+    database.published(1, 0, count=2)
+    shell.until_waiting()
+    late = shell.engine.take(shell.subscriptions, 1, shell.now_s)[0]
+    shell.pass_time(30.0)
+    second = shell.engine.take(shell.subscriptions, 1, shell.now_s)[0]
+    shell.engine.ack(late.delivery, shell.now_s)
+    shell.engine.ack(second.delivery, shell.now_s)
+    assert owned(shell).settled == [0]
+    assert shell.take() == [1]
+
+
+def test_nack_and_extend__of_a_delivery_past_its_deadline__change_nothing(shell, database):
+    database.published(1, 0)
+    shell.until_waiting()
+    late = shell.engine.take(shell.subscriptions, 1, shell.now_s)[0]
+    shell.pass_time(30.0)
+    shell.engine.take(shell.subscriptions, 1, shell.now_s)
+    shell.engine.nack(late.delivery)
+    assert not shell.engine.extend(late.delivery, shell.now_s + 60)
+    assert shell.take() == []
+
+
+def test_extend__before_the_deadline__keeps_the_delivery_in_flight(shell, database):
+    database.published(1, 0)
+    shell.until_waiting()
+    message = shell.engine.take(shell.subscriptions, 1, shell.now_s)[0]
+    assert shell.engine.extend(message.delivery, shell.now_s + 60)
+    shell.pass_time(59.0)
+    assert shell.take() == []
+    shell.pass_time(1.0)
+    assert shell.take() == [0]
+
+
+def test_ack__after_the_claim_was_taken_over__raises_stale_epoch(shell, database):
+    database.published(1, 0)
+    shell.until_waiting()
+    message = shell.engine.take(shell.subscriptions, 1, shell.now_s)[0]
+    shell.engine.drop([KEY])
+    with pytest.raises(StaleEpochError):
+        shell.engine.ack(message.delivery, shell.now_s)
+    with pytest.raises(StaleEpochError):
+        shell.engine.nack(message.delivery)
+    with pytest.raises(StaleEpochError):
+        shell.engine.extend(message.delivery, 99.0)
+
+
+def test_exchange__fenced__drops_the_claim(shell, database):
+    database.published(1, 0, count=2)
+    shell.until_waiting()
+    shell.handle(1)
+    database.coordinators[shell.id].state = "dead"
+    other = Shell(database, 2)
+    other.claim_all()
+    command = shell.until_exchange()
+    changes = shell.answer(command)
+    assert [partition.key for partition in changes.lost] == [KEY]
+    assert shell.engine.partitions == {}
+
+
+def test_revoke__nothing_in_flight__releases_with_the_last_ack(shell, database):
+    database.published(1, 0, count=5)
+    shell.until_waiting()
+    message = shell.engine.take(shell.subscriptions, 1, shell.now_s)[0]
+    shell.engine.revoke([KEY])
+    shell.pass_time(1.0)
+    assert shell.take() == []
+    assert database.claims[KEY].owner == shell.id
+    shell.engine.ack(message.delivery, shell.now_s)
+    shell.until_waiting()
+    newest = database.claims[KEY].newest
+    assert (database.claims[KEY].owner, newest.committed, newest.hwm) == (None, 1, 1)
+
+
+def test_abandon__in_flight__is_given_back_and_released(shell, database):
+    database.published(1, 0, count=5)
+    shell.until_waiting()
+    shell.take()
+    assert shell.engine.abandon(shell.subscriptions) == 1
+    shell.until_waiting()
+    assert database.claims[KEY].owner is None
+    assert database.claims[KEY].newest.committed == 0
+
+
+def test_gap__still_open__stops_the_reader_and_its_rows_come_first(shell, database):
+    open_ = database.begin()
+    database.publish(open_, 1, 0)
+    database.published(1, 0, count=2)
+    shell.pass_time(0.2)
+    assert shell.take() == []
+    database.end(open_, commit=True)
+    shell.pass_time(0.2)
+    assert shell.handle(5) == [0, 1, 2]
+
+
+def test_gap__rolled_back__is_passed_and_committed(shell, database):
+    open_ = database.begin()
+    database.publish(open_, 1, 0)
+    database.published(1, 0, count=2)
+    shell.pass_time(0.2)
+    database.end(open_, commit=False)
+    shell.pass_time(0.2)
+    assert shell.handle(5) == [1, 2]
+    shell.pass_time(0.2)
+    assert database.claims[KEY].newest.committed == 3
+
+
+def test_gap__burnt_tail__ends_the_lag(shell, database):
+    rolled_back = database.begin()
+    for _ in range(3):
+        database.publish(rolled_back, 1, 0)
+    database.end(rolled_back, commit=False)
+    shell.pass_time(2.0)
+    assert database.claims[KEY].newest.committed == 3
+    assert shell.engine.idle
+
+
+def test_idle_engine__polls_ever_more_rarely(shell):
+    exchanges = shell.engine.exchange_count
+    shell.pass_time(60.0)
+    assert shell.engine.exchange_count - exchanges < 75
+
+
+def test_acks__within_the_linger_time__share_an_exchange(database):
+    shell = Shell(database, limits=Limits(linger_s=0.01))
+    shell.claim_all()
+    database.published(1, 0, count=20)
+    shell.until_waiting()
+    seq = database.claims[KEY].newest.seq
+    shell.handle(20)
+    shell.pass_time(0.1)
+    assert database.claims[KEY].newest.committed == 20
+    assert database.claims[KEY].newest.seq == seq + 1
+
+
+def test_answer_lost_after_commit__window_is_read_again(shell, database):
+    database.published(1, 0, count=5)
+    shell.lose_answer(committed=True)
+    assert database.claims[KEY].newest.hwm == 5
+    shell.until_waiting()
+    assert shell.handle(9) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.xfail(
+    strict=True, reason="core bug 1: a read after a reconnect takes what its own exchange settled for gaps"
+)
+@pytest.mark.parametrize("committed", [True, False])
+def test_answer_lost__acks_pending__are_not_delivered_again(shell, database, committed):
+    """I5. The exchange that reads [committed, hwm) again also carries acks; their offsets are not in its rows."""
+    database.published(1, 0, count=10)
+    shell.until_waiting()
+    shell.handle(3)
+    shell.lose_answer(committed=committed)
+    shell.step()  # Resolve
+    shell.handle(2)
+    shell.pass_time(1.0)
+    assert shell.handle(20) == [5, 6, 7, 8, 9]
+
+
+@pytest.mark.xfail(
+    strict=True, reason="core bug 2: recover() forgets the stable offset until the next read is answered"
+)
+def test_answer_lost__gap_unresolved__nothing_above_it_starts(shell, database):
+    """I10. The gap is forgotten in recover, and an ack that arrives before the re-read starts what is above it."""
+    database.published(1, 0, count=1)
+    open_ = database.begin()
+    database.publish(open_, 1, 0)
+    database.published(1, 0, count=2)
+    shell.pass_time(0.1)
+    message = shell.engine.take(shell.subscriptions, 1, shell.now_s)[0]
+    shell.lose_answer(committed=False)
+    shell.step()  # Resolve
+    shell.engine.ack(message.delivery, shell.now_s)
+    assert shell.take() == []
+
+
+@pytest.mark.xfail(strict=True, reason="core bug 3: take() empties the first subscription before it looks at the next")
+def test_take__two_topics__a_busy_one_does_not_starve_the_other():
+    """Design 4.3: ready work is taken fairly across partitions, so that a hot one starves nobody."""
+    database = FakeDatabase({1: 1, 2: 1}, {1: [1, 2]})
+    shell = Shell(database)
+    shell.claim_all()
+    database.published(1, 0, count=100)
+    database.published(2, 0, count=1)
+    shell.until_waiting()
+    topics = []
+    for _ in range(10):
+        for message in shell.engine.take(shell.subscriptions, 1, shell.now_s):
+            topics.append(message.topic)
+            shell.engine.ack(message.delivery, shell.now_s)
+    assert "t2" in topics
+
+
+@pytest.mark.xfail(
+    strict=True, reason="core bug 4: an ack of what was given back under revocation is dropped without a word"
+)
+@pytest.mark.parametrize("how", ["deadline", "abandoned"])
+def test_ack__given_back_while_the_claim_is_revoked__is_kept_or_refused(shell, database, how):
+    """I17. Dropped silently, ack(wait=True) returns at once, as if it were durable."""
+    database.published(1, 0, count=2)
+    shell.until_waiting()
+    message = shell.engine.take(shell.subscriptions, 1, shell.now_s)[0]
+    if how == "deadline":
+        shell.engine.revoke([KEY])
+        shell.now_s += 30.0
+        shell.engine.next_command(shell.now_s)
+    else:
+        shell.engine.abandon(shell.subscriptions)
+    partition = owned(shell)
+    try:
+        shell.engine.ack(message.delivery, shell.now_s)
+    except StaleEpochError:
+        return
+    shell.pass_time(1.0)
+    assert partition.saved_count == 1
+    assert database.claims[KEY].newest.committed == 1
+
+
+@pytest.mark.xfail(
+    strict=True, reason="core bug 5: a busy claim with something to fetch makes exchanges without a pause"
+)
+def test_busy_claim__with_messages_waiting__is_not_asked_without_a_pause(shell, database):
+    database.published(1, 0, count=5)
+    database.locked.add(KEY)
+    exchanges = shell.engine.exchange_count
+    for _ in range(50):
+        if isinstance(shell.step(), Wait):
+            break
+    assert shell.engine.exchange_count - exchanges < 5
+
+
+def test_busy_claim__unlocked_again__loses_no_ack(shell, database):
+    database.published(1, 0, count=5)
+    shell.until_waiting()
+    shell.handle(5)
+    database.locked.add(KEY)
+    shell.answer(shell.until_exchange())
+    assert database.claims[KEY].newest.committed == 0
+    database.locked.clear()
+    shell.pass_time(0.1)
+    assert database.claims[KEY].newest.committed == 5
+
+
+@pytest.mark.xfail(
+    strict=True, reason="core bug 6: released although its acks were not written (the row was free again by then)"
+)
+def test_release__exchange_says_busy__is_not_done_without_the_acks(shell, database):
+    """Exchange and release are two statements: a row locked in the first may be free in the second."""
+    database.published(1, 0, count=5)
+    shell.until_waiting()
+    shell.handle(5)
+    shell.engine.revoke([KEY])
+    command = shell.until_exchange()
+    assert isinstance(command, Exchange)
+    database.locked.add(KEY)
+    settled, _ = commit(database, shell.id, dataclasses.replace(command, releases=[]))
+    database.locked.clear()
+    released = database.release(shell.id, [(p.key, p.epoch) for p in command.releases])
+    shell.engine.on_exchanged(command, settled, released, [], {}, shell.now_s)
+    shell.now_s += 1.0
+    shell.until_waiting()
+    assert database.claims[KEY].newest.committed == 5
+
+
+@pytest.mark.xfail(strict=True, reason="core bug 8: Wait for a time that is over, again and again: the shell spins")
+def test_all_claims_lost__acks_pending__waits_for_something_ahead(shell, database):
+    database.published(1, 0, count=1)
+    shell.until_waiting()
+    shell.handle(1)
+    shell.engine.drop([KEY])
+    shell.now_s += 1.0
+    command = shell.engine.next_command(shell.now_s)
+    assert isinstance(command, Wait)
+    assert command.until_s > shell.now_s
+
+
+@pytest.mark.xfail(
+    strict=True, reason="core bug 7: what was written with a release is called lost when the answer gets lost"
+)
+def test_answer_lost_after_commit__release__acks_in_it_count_as_saved(shell, database):
+    """I17. The acks are durable, yet ack(wait=True) would raise StaleEpochError: lost before the ack was committed."""
+    database.published(1, 0, count=1)
+    shell.until_waiting()
+    shell.handle(1)
+    shell.engine.revoke([KEY])
+    partition = owned(shell)
+    shell.lose_answer(committed=True)
+    shell.step()
+    assert database.claims[KEY].newest.committed == 1
+    assert partition.saved_count == 1
