@@ -1,0 +1,23 @@
+"""Each race test must be able to fail: the schedules pass on the protocol as it is, and lose a message on each mutant."""
+
+import pytest
+from support.mutants import GATED, MUTANTS, ReadsAhead, caught
+from support.reader import Reader
+from support.schedules import SCHEDULES
+from support.sessions import Db
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule.__name__)
+@pytest.mark.parametrize("reader", [Reader, ReadsAhead], ids=lambda reader: reader.__name__)
+def test_nothing_is_lost__in_schedule(dsn, schedule, reader):
+    with Db(dsn, patches=GATED) as db:
+        schedule(db, reader)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "_"))
+def test_mutant__is_caught(dsn, mutant):
+    assert caught(dsn, mutant) is not None
+
+
+def test_schedules__each_is_needed_or_covers_a_rule():
+    assert {mutant.schedule for mutant in MUTANTS} == set(SCHEDULES)
