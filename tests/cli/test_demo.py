@@ -143,9 +143,11 @@ def test_demo__time_is_up__says_what_it_waited_for_and_exits_1(empty_dsn):
 def test_demo__call_that_never_returns__is_interrupted_and_exits_1(empty_dsn, monkeypatch):
     monkeypatch.setattr(run, "HARD_LIMIT_EXTRA_S", 0.2)
     monkeypatch.setattr(run, "install", lambda _dsn, _schema: time.sleep(60))
+    started_s = time.monotonic()
     result = CliRunner().invoke(demo, ["--dsn", empty_dsn, "--timeout-s", "1"])
     assert result.exit_code == 1
     assert "did not return" in result.stderr
+    assert time.monotonic() - started_s < 30
 
 
 def test_demo__second_run_at_the_same_time__is_refused(empty_dsn):

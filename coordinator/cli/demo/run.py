@@ -1,6 +1,6 @@
 """One run of the demo, step by step: the only place that knows the order of events."""
 
-import _thread
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -211,10 +211,13 @@ def _hard_limit(limit_s: float) -> Iterator[None]:
         DemoError: If that happened.
     """
     passed = threading.Event()
+    main_ident = threading.main_thread().ident
+    assert main_ident is not None
 
     def interrupt() -> None:
         passed.set()
-        _thread.interrupt_main()
+        # A real signal: _thread.interrupt_main would leave the main thread in its system call.
+        signal.pthread_kill(main_ident, signal.SIGINT)
 
     timer = threading.Timer(limit_s, interrupt)
     timer.daemon = True
