@@ -1,0 +1,208 @@
+"""Real consumer processes that write down what they do, before they do it, where SIGKILL cannot take it away.
+
+Each event is one line that one write(2) appends to a file: what a process has announced is in the page cache, and survives it.
+`start` before a message is worked on, `ack` before it is acked, `committed` when the ack is durable; `stale` when it was
+refused. The file is this module, started as a program.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a process does.
+
+    Attributes:
+        mode: "iterate" (ack each, wait every time), "queue" (acks do not wait), "batch" (20 at a time, then commit), or
+            "subscribe" (@app.subscribe and run until SIGTERM).
+        work_s: How long each message takes.
+        freeze_after: The handler of the message after so many never returns; None for never.
+        settings: Keyword arguments of Settings.
+    """
+
+    dsn: str
+    topic: str
+    group: str
+    client_id: str = "process"
+    mode: str = "iterate"
+    work_s: float = 0.0
+    freeze_after: int | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+class Process:
+    """One child. Use it as a context manager: what still runs at the end is killed."""
+
+    def __init__(self, task: Task, folder: Path, name: str = "") -> None:
+        self.task = task
+        self.path = folder / f"{name or task.client_id}-{time.monotonic_ns()}.events"
+        self._errors = self.path.with_suffix(".errors")
+        with self._errors.open("wb") as errors:
+            self._popen = subprocess.Popen(
+                [sys.executable, __file__, json.dumps(asdict(task)), str(self.path)],
+                stdin=subprocess.DEVNULL,
+                stdout=errors,
+                stderr=errors,
+                env={**os.environ, "PYTHONPATH": str(_ROOT)},
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    def events(self, kind: str | None = None) -> list[dict[str, Any]]:
+        """What it has written so far; a line that is not whole yet is left out."""
+        if not self.path.exists():
+            return []
+        lines = self.path.read_bytes().split(b"\n")[:-1]
+        found = [json.loads(line) for line in lines]
+        return [event for event in found if kind is None or event["event"] == kind]
+
+    def places(self, kind: str) -> list[tuple[int, int]]:
+        """(partition, offset) of the events of a kind, in order."""
+        return [(event["partition"], event["offset"]) for event in self.events(kind)]
+
+    @property
+    def running(self) -> bool:
+        return self._popen.poll() is None
+
+    def errors(self) -> str:
+        return self._errors.read_text(errors="replace")
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self._popen.kill()
+        self._popen.wait()
+
+    def freeze(self) -> None:
+        self._popen.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._popen.send_signal(signal.SIGCONT)
+
+    def signal(self, number: int) -> None:
+        self._popen.send_signal(number)
+
+    def wait(self, limit_s: float = 15.0) -> int:
+        """The exit code; raises subprocess.TimeoutExpired if it does not end."""
+        return self._popen.wait(limit_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.running:
+            self.kill()
+        if kind is not None:
+            sys.stderr.write(f"--- {self.path.name}\n{self.errors()}\n")
+
+
+class _Child:
+    def __init__(self, task: Task, path: str) -> None:
+        from coordinator import Coordinator, Settings
+
+        self._task = task
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self._count = 0
+        self.app = Coordinator(task.dsn, client_id=task.client_id, settings=Settings(**task.settings))
+
+    def run(self) -> int:
+        if self._task.mode == "subscribe":
+            self.app.subscribe(self._task.topic, group=self._task.group)(self._handle)
+            self._say("ready")
+            code = self.app.run()
+            self._say("ended", code=code)
+            return code
+        # SIGTERM ends the loops below as Ctrl-C does; leaving the consumer's context closes it.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            with self.app.consumer(self._task.topic, group=self._task.group) as consumer:
+                self._say("ready")
+                if self._task.mode == "batch":
+                    self._batches(consumer)
+                else:
+                    self._iterate(consumer)
+        except KeyboardInterrupt:
+            pass
+        self._say("ended", code=0)
+        return 0
+
+    def _iterate(self, consumer: Any) -> None:
+        from coordinator.errors import FencedError, UnavailableError
+
+        for message in consumer:
+            self._handle(message)
+            self._say("ack", message)
+            try:
+                message.ack(wait=self._task.mode == "iterate")
+            except FencedError as error:
+                self._say("stale", message, error=type(error).__name__)
+            except UnavailableError:
+                self._say("unknown", message)
+            else:
+                self._say("committed" if self._task.mode == "iterate" else "queued", message)
+
+    def _batches(self, consumer: Any) -> None:
+        from coordinator.errors import FencedError
+
+        for batch in consumer.batches(20):
+            for message in batch:
+                self._handle(message)
+            try:
+                for message in batch:
+                    self._say("ack", message)
+                    message.ack()
+                consumer.commit()
+            except FencedError as error:
+                for message in batch:
+                    self._say("stale", message, error=type(error).__name__)
+            else:
+                for message in batch:
+                    self._say("committed", message)
+
+    def _handle(self, message: Any) -> None:
+        self._say("start", message)
+        self._count += 1
+        if self._task.freeze_after is not None and self._count > self._task.freeze_after:
+            self._say("frozen", message)
+            while True:
+                time.sleep(3600)
+        if self._task.work_s:
+            time.sleep(self._task.work_s)
+        if self._task.mode == "subscribe":
+            self._say("ack", message)
+
+    def _say(self, event: str, message: Any = None, **facts: Any) -> None:
+        if message is not None:
+            facts |= {
+                "partition": message.partition,
+                "offset": message.offset,
+                "epoch": message.epoch,
+                "attempt": message.attempt,
+                "value": message.value,
+            }
+        # The wall clock, because processes are compared; all on one host.
+        os.write(self._file, json.dumps({"event": event, "at": time.time(), **facts}).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    # Its own folder would hide the standard library's module of a name in it.
+    sys.path[:] = [place for place in sys.path if Path(place or ".").resolve() != Path(__file__).parent]
+    sys.exit(_Child(Task(**json.loads(sys.argv[1])), sys.argv[2]).run())
