@@ -6,8 +6,10 @@ set enable_bitmapscan = off
 as $$
 -- The first offset of a partition from which on every message published at or after p_time is read; the next offset
 -- to be handed out where there is none.
--- published_at is clock_timestamp() at the insert, so it rises with the offset but for publishers that overlap: a binary
--- search finds the place, and the thousand offsets before it are searched for later times of overlapping publishers.
+-- A publisher reads the clock just before it takes its offsets. So a message's time is at most that of its nextval, which
+-- rises with the offset; where publishers overlap, or one pauses between the two, messages with times that are too early
+-- lie among later ones. A binary search may stop above such a message: from there blocks of offsets are searched
+-- downwards, until one has no message of that time or later.
 declare
     v_relation text;
     v_segment record;
@@ -16,6 +18,7 @@ declare
     v_hi bigint;
     v_mid bigint;
     v_found bigint := coordinator.high_offset(p_topic_id, p_partition) + 1;
+    v_below bigint;
 begin
     select t.messages::text into v_relation from coordinator.topics t where t.topic_id = p_topic_id;
     for v_segment in
@@ -44,8 +47,14 @@ begin
         v_found := v_hi;
         exit;
     end loop;
-    return coalesce((select min(r."offset") from coordinator.read_windows(
-                         p_topic_id, array[0], array[p_partition], array[greatest(v_found - 1000, 0)], array[v_found]) r
-                     where r.published_at >= p_time), v_found);
+    loop
+        select min(r."offset") into v_below
+        from coordinator.read_windows(p_topic_id, array[0], array[p_partition], array[greatest(v_found - 10000, 0)],
+                                      array[v_found]) r
+        where r.published_at >= p_time;
+        exit when v_below is null;
+        v_found := v_below;
+    end loop;
+    return v_found;
 end
 $$;

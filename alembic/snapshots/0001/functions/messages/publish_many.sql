@@ -27,6 +27,7 @@ declare
     v_topic coordinator.topics;
     v_count int := coalesce(cardinality(p_payloads), 0);
     v_segment bigint;
+    v_at timestamptz;
     v_any int;
     v_bad bigint;
 begin
@@ -85,6 +86,8 @@ begin
     perform coordinator.enlist_publisher(v_topic, partitions);
     loop
         v_segment := pg_sequence_last_value(v_topic.segment_sequence);
+        -- Before the offsets, and one for all: then no message bears a later time than those far above it; see offset_at.
+        v_at := coordinator.now_();
         if v_count = 1 then
             offsets := array[nextval(v_topic.offset_sequences[partitions[1] + 1])];
         else
@@ -95,18 +98,18 @@ begin
 
     if v_count = 1 then
         message_ids := array[coalesce(p_message_ids[1], gen_random_uuid())];
-        execute format('insert into %s_s%s values ($1, $2, $3, coordinator.now_(), $4, $5, $6, $7::jsonb, $8)',
+        execute format('insert into %s_s%s values ($1, $2, $3, $4, $5, $6, $7, $8::jsonb, $9)',
                        v_topic.messages, v_segment)
-        using v_segment::int, partitions[1], offsets[1], message_ids[1], p_keys[1], p_content_types[1], p_headers[1], p_payloads[1];
+        using v_segment::int, partitions[1], offsets[1], v_at, message_ids[1], p_keys[1], p_content_types[1], p_headers[1], p_payloads[1];
     else
         message_ids := coalesce(p_message_ids, array(select gen_random_uuid() from generate_series(1, v_count)));
         if p_message_ids is not null and array_position(p_message_ids, null) is not null then
             message_ids := array(select coalesce(u.id, gen_random_uuid()) from unnest(p_message_ids) as u(id));
         end if;
-        execute format('insert into %s_s%s select $1, u.partition, u."offset", coordinator.now_(), u.id, u.key, '
-                       'u.content_type, u.headers::jsonb, u.payload from unnest($2, $3, $4, $5, $6, $7, $8) '
+        execute format('insert into %s_s%s select $1, u.partition, u."offset", $2, u.id, u.key, '
+                       'u.content_type, u.headers::jsonb, u.payload from unnest($3, $4, $5, $6, $7, $8, $9) '
                        'as u(partition, "offset", id, key, content_type, headers, payload)', v_topic.messages, v_segment)
-        using v_segment::int, partitions, offsets, message_ids, p_keys, p_content_types, p_headers, p_payloads;
+        using v_segment::int, v_at, partitions, offsets, message_ids, p_keys, p_content_types, p_headers, p_payloads;
     end if;
     if v_topic.wake and p_wake then
         perform coordinator.wake_readers(v_topic);
