@@ -28,6 +28,7 @@ begin
     execute format('alter table %s add check (segment = %s)', v_table, v_segment);
     execute format('alter table %s attach partition %s for values in (%s)', v_topic.messages, v_table, v_segment);
     insert into coordinator.segments (topic_id, segment, created_at) values (v_topic.topic_id, v_segment, coordinator.now_());
+    perform set_config('pgcoord.made_' || v_topic.messages::oid, v_segment::text, true);
     return v_segment;
 end
 $$;

@@ -3,7 +3,9 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 -- Second half of a rotation: makes a segment whose table is committed the current one, and writes down the bounds.
--- Returns: false where it was current already. Raises: KG003 no such topic or segment.
+-- Returns: false where it was current already.
+-- Raises: KG003 no such topic or segment; KG005 its table was made in this transaction: publishers see the segment at
+-- once, and would not find the table before the commit, or ever after a rollback.
 -- Locks: the topic's rotation lock.
 -- Race: a publisher reads the segment, takes offsets, reads it again. Offsets up to the floor were taken before the
 -- setval, so their publisher either saw the old segment twice or burnt them; offsets above the ceiling were taken after.
@@ -26,6 +28,11 @@ begin
     end if;
     v_current := coalesce(pg_sequence_last_value(v_topic.segment_sequence), 0);
     if v_current < p_segment then
+        -- The first segment is made and opened with its topic, which nobody sees before.
+        if v_current > 0 and current_setting('pgcoord.made_' || v_topic.messages::oid, true) = p_segment::text then
+            raise exception using errcode = 'KG005', message = format(
+                'segment %s of topic %L was made in this transaction; commit before it is opened', p_segment, p_topic);
+        end if;
         v_floors := array(select coalesce(pg_sequence_last_value(u.s), -1) from unnest(v_topic.offset_sequences) as u(s));
         perform setval(v_topic.segment_sequence, p_segment);
         v_opened := true;
