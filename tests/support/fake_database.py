@@ -185,7 +185,7 @@ class FakeDatabase:
         committed = last.committed
         while committed in done:
             committed += 1
-        hwm = max(last.hwm, min(high + 1, last.hwm + entry.want))
+        hwm = max(last.hwm, committed, min(high + 1, last.hwm + entry.want))
         return "ok", claim.write(entry.epoch, committed, hwm, (offset for offset in done if offset > committed))
 
     def fetch(self, reads: Sequence[tuple[PartitionKey, int, Sequence[Range]]]) -> list[Row]:

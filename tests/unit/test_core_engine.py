@@ -371,3 +371,14 @@ def test_answer_lost_after_commit__release__acks_in_it_count_as_saved(shell, dat
     shell.step()
     assert database.claims[KEY].newest.committed == 1
     assert partition.saved_count == 1
+
+
+@pytest.mark.xfail(strict=True, reason="core bug 10: on_claimed does not look at draining")
+def test_claim_taken__while_draining__is_released(database):
+    """The control loop asked for it before; `drain` came between the question and the answer."""
+    shell = Shell(database)
+    claims = database.claim(shell.id, [KEY])
+    shell.engine.drain()
+    shell.engine.on_claimed(claims[0], shell.now_s)
+    shell.until_waiting()
+    assert database.claims[KEY].owner is None

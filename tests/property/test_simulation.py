@@ -1,0 +1,159 @@
+"""Random histories of coordinators, publishers and faults; every law is checked at every step. See support/simulation.py.
+
+COORDINATOR_TEST_SCHEDULES says how many seeds, COORDINATOR_TEST_SEED which is the first; a failure names its seed.
+"""
+
+import os
+from random import Random
+
+import pytest
+from support.fake_database import FakeDatabase
+from support.simulation import Faults, Scenario, Simulation
+
+from coordinator.core.gaps import Gaps
+from coordinator.core.partition import Partition
+from coordinator.core.ranges import compress
+from coordinator.model import GapEvidence
+
+SCHEDULES = int(os.environ.get("COORDINATOR_TEST_SCHEDULES", "1200"))
+FIRST_SEED = int(os.environ.get("COORDINATOR_TEST_SEED", "1"))
+
+ORDERLY = Faults(nack=0.1, rollback=0.3, long_publisher=0.2, extend=0.1)
+EVERYTHING = Faults(
+    lost_before=0.05,
+    lost_after=0.05,
+    refused=0.03,
+    lock=0.1,
+    freeze=0.08,
+    kill=0.03,
+    stop=0.03,
+    stuck=0.02,
+    slow=0.03,
+    nack=0.05,
+    extend=0.1,
+    rollback=0.3,
+    long_publisher=0.2,
+)
+
+
+def scenario(seed: int, faults: Faults) -> Scenario:
+    chance = Random(seed)
+    topics = {topic: chance.randint(1, 3) for topic in range(1, chance.choice((1, 1, 2)) + 1)}
+    return Scenario(
+        topics=topics,
+        groups={group: list(topics) for group in range(1, chance.choice((1, 1, 2)) + 1)},
+        processes=chance.randint(1, 3),
+        workers=chance.randint(1, 3),
+        batch=chance.choice((1, 1, 1, 3)),
+        max_window=chance.choice((2, 8, 500)),
+        faults=faults,
+    )
+
+
+def run(faults: Faults, seeds: range) -> list[Simulation]:
+    done = []
+    for seed in seeds:
+        simulation = Simulation(scenario(seed, faults), seed)
+        try:
+            simulation.run()
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}, at {simulation.now_s:.3f} s: {error}") from error
+        done.append(simulation)
+    return done
+
+
+def test_laws_hold__publishers_roll_back_and_handlers_nack():
+    done = run(ORDERLY, range(FIRST_SEED, FIRST_SEED + SCHEDULES // 3))
+    assert sum(simulation.laws.redeliveries for simulation in done) > 0
+
+
+@pytest.mark.xfail(strict=True, reason="core bugs 1, 2, 4, 8 and 10; the stories are in tests/unit/test_core_engine.py")
+def test_laws_hold__everything_fails_sometimes():
+    done = run(EVERYTHING, range(FIRST_SEED, FIRST_SEED + SCHEDULES))
+    # I6: zombies did write, and were refused; that nothing of theirs was applied is checked in ClaimRow.write and by I3.
+    assert sum(simulation.database.refused_count for simulation in done) > 0
+    assert sum(simulation.laws.redeliveries for simulation in done) > 0
+
+
+def rows_before_locks(monkeypatch):
+    """Mutant: S, then L. Who commits between the two is in neither."""
+
+    def gap_pass(self, gaps, between=lambda: None):
+        rows = [self._rows(n, topic, partition, ranges) for n, (topic, partition, ranges) in enumerate(gaps, 1)]
+        between()
+        between()
+        return {
+            n: GapEvidence(
+                self.logs[topic, partition].high,
+                tuple(p.name for p in self.logs[topic, partition].publishers),
+                rows[n - 1],
+            )
+            for n, (topic, partition, _) in enumerate(gaps, 1)
+        }
+
+    monkeypatch.setattr(FakeDatabase, "gap_pass", gap_pass)
+
+
+def bare_cursor(monkeypatch):
+    """Mutant: an offset without a row is taken for rolled back."""
+
+    def on_read(self, rows):
+        if self.position < self.hwm:
+            self.ready.extend(rows)
+            seen = {row.offset for row in rows}
+            self.unsent.extend(compress(set(range(self.position, self.hwm)) - seen))
+            self.position = self.hwm
+
+    monkeypatch.setattr(Partition, "on_read", on_read)
+
+
+def holders_ignored(monkeypatch):
+    """Mutant: one pass without a row is proof enough, whoever holds the lock."""
+    weigh = Gaps.on_pass
+    monkeypatch.setattr(Gaps, "on_pass", lambda self, asked, high, holders, rows: weigh(self, asked, high, (), rows))
+
+
+def no_stable_offset(monkeypatch):
+    """Mutant: a reader in `partition` order goes on behind a gap."""
+    monkeypatch.setattr(Gaps, "first", None)
+
+
+def back_of_the_queue(monkeypatch):
+    """Mutant: what is given back is started last."""
+
+    def give_back(self, deliveries):
+        back = [delivery for delivery in deliveries if self.in_flight.get(delivery.offset) is delivery]
+        for delivery in back:
+            del self.in_flight[delivery.offset]
+            self.starts[delivery.offset] = delivery.attempt
+        if not self.revoking:
+            self.ready.extend(delivery.row for delivery in back)
+        return back
+
+    monkeypatch.setattr(Partition, "give_back", give_back)
+
+
+def forgetful(monkeypatch):
+    """Mutant: what an exchange did not write is not written with the next one."""
+    monkeypatch.setattr(Partition, "on_not_saved", lambda self: setattr(self, "sent", None))
+
+
+LOCKING = Faults(lock=0.5, rollback=0.3, long_publisher=0.2, nack=0.1)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "faults"),
+    [
+        (rows_before_locks, ORDERLY),
+        (bare_cursor, ORDERLY),
+        (holders_ignored, ORDERLY),
+        (no_stable_offset, ORDERLY),
+        (back_of_the_queue, ORDERLY),
+        (forgetful, LOCKING),
+    ],
+)
+def test_laws__a_mutant__are_seen_to_be_broken(monkeypatch, mutant, faults):
+    """The laws notice what they are there for."""
+    mutant(monkeypatch)
+    with pytest.raises(AssertionError, match=r"I\d|L1"):
+        run(faults, range(FIRST_SEED, FIRST_SEED + 150))

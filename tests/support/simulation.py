@@ -1,0 +1,476 @@
+"""Coordinators, publishers and faults under a virtual clock: one seed, one history.
+
+Everything that a real system interleaves is an event here: a command travels to the database, its transaction commits, its
+reads see snapshots between which publishers go on, and its answer travels back or gets lost. Events of the server happen
+whatever becomes of the client; events of a frozen process wait for it to go on, those of a killed one never happen.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from dataclasses import dataclass
+from itertools import count
+from random import Random
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from support.engine_driver import commit, read
+from support.fake_database import FakeDatabase, LockedError
+from support.laws import Laws
+
+from coordinator.consumer.membership import moves, plan_of
+from coordinator.core.loop import Engine, Exchange, Limits, Resolve, Subscription, Wait
+from coordinator.errors import MemberDeadError, StaleEpochError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from support.fake_database import Publisher
+
+    from coordinator.core.loop import Changes
+    from coordinator.model import GroupState, Message
+
+LEASE_S = 2.0
+SELF_FENCE_S = 0.4
+HEARTBEAT_S = 0.5
+POLL_S = 0.4
+VISIBILITY_S = 1.0
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Probabilities, per occasion, until `Scenario.faulty_s` is over; 0 turns a fault off."""
+
+    lost_before: float = 0.0
+    lost_after: float = 0.0
+    refused: float = 0.0
+    lock: float = 0.0
+    freeze: float = 0.0
+    kill: float = 0.0
+    stop: float = 0.0
+    stuck: float = 0.0
+    slow: float = 0.0
+    nack: float = 0.0
+    extend: float = 0.0
+    rollback: float = 0.0
+    long_publisher: float = 0.0
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What there is, how long faults and publishing go on, and how long after that everything has to be settled."""
+
+    topics: dict[int, int]
+    groups: dict[int, list[int]]
+    processes: int
+    workers: int
+    batch: int
+    max_window: int
+    faults: Faults
+    publishers: int = 30
+    faulty_s: float = 3.0
+    calm_s: float = 9.0
+
+
+class Process:
+    """One coordinator: work loop, control loop, workers."""
+
+    def __init__(self, simulation: Simulation, number: int) -> None:
+        self.simulation = simulation
+        self.database = simulation.database
+        self.laws = simulation.laws
+        self.number = number
+        self.dead = False
+        self.stopping = False
+        self.frozen_until_s = 0.0
+        self.connected_s = simulation.now_s
+        self._working = False
+        self._wakes = 0
+        self._spins = (0.0, 0)
+        scenario = simulation.scenario
+        limits = Limits(visibility_timeout_s=VISIBILITY_S, max_window=scenario.max_window, poll_max_s=0.5)
+        self.engine = Engine(limits, self._wake)
+        for group, topics in scenario.groups.items():
+            for topic in topics:
+                self.engine.subscribe(Subscription(f"g{group}", group, f"t{topic}", topic, None, deque()))
+        self.idle_workers = list(range(scenario.workers))
+        self._join()
+        self.after(0.0, self._reconcile)
+        self._work()
+
+    def after(self, delay_s: float, step: Callable[[], None]) -> None:
+        self.simulation.at(self.simulation.now_s + delay_s, step, self)
+
+    # ---- the work loop
+
+    def _wake(self) -> None:
+        if not self._working:
+            self._wakes += 1
+            self.after(0.0, self._work_if(self._wakes))
+
+    def _work_if(self, wakes: int) -> Callable[[], None]:
+        def work() -> None:
+            if wakes == self._wakes and not self._working:
+                self._work()
+
+        return work
+
+    def _work(self) -> None:
+        now_s = self.simulation.now_s
+        command = self.engine.next_command(now_s)
+        self._feed()
+        if isinstance(command, Wait):
+            self._working = False
+            self._note_wait(command, now_s)
+            self._wakes += 1
+            if command.until_s < float("inf"):
+                self.after(max(command.until_s - now_s, 0.0), self._work_if(self._wakes))
+        elif isinstance(command, Exchange):
+            self._working = True
+            self._send_exchange(command)
+        else:
+            self._working = True
+            self._send_resolve(command)
+
+    def _note_wait(self, command: Wait, now_s: float) -> None:
+        last_s, times = self._spins
+        self._spins = (now_s, times + 1 if now_s == last_s and command.until_s <= now_s else 0)
+        assert self._spins[1] < 20, f"spins: waits for {command.until_s} at {now_s}"
+
+    def _send_exchange(self, command: Exchange) -> None:
+        chance, faults, latency_s = self.simulation.random, self.simulation.faults, self.simulation.latency_s
+        fate = chance.random()
+        if fate < faults.lost_before:
+            self.after(latency_s(), lambda: self._failed(command, reconnect=True))
+            return
+        lost = fate < faults.lost_before + faults.lost_after
+        refused = not lost and fate < faults.lost_before + faults.lost_after + faults.refused
+        me = self.id
+
+        def on_server() -> None:
+            settled, released = commit(self.database, me, command)
+            self.laws.on_committed()
+            if lost:
+                self.after(latency_s(), lambda: self._failed(command, reconnect=True))
+            elif refused:
+                self.after(latency_s(), lambda: self._failed(command, reconnect=False))
+            else:
+                self.simulation.at(self.simulation.now_s + latency_s() / 4, lambda: reads(settled, released))
+
+        def reads(settled: list, released: int) -> None:
+            rows, evidence = read(self.database, command, self.simulation.publish_a_little)
+            self.after(latency_s(), lambda: answered(settled, released, rows, evidence))
+
+        def answered(settled: list, released: int, rows: list, evidence: dict) -> None:
+            now_s = self.simulation.now_s
+            changes = self.engine.on_exchanged(command, settled, released, rows, evidence, now_s)
+            for partition, answer in zip(command.partitions, settled, strict=True):
+                if answer.status == "ok":
+                    self.laws.on_known(partition.key, answer.seq)
+            self._changed(changes, [*command.partitions])
+            self._work()
+
+        self.simulation.at(self.simulation.now_s + latency_s(), on_server)
+
+    def _failed(self, command: Exchange | Resolve, *, reconnect: bool) -> None:
+        if isinstance(command, Exchange):
+            self.engine.on_failed(command)
+        if reconnect:
+            self.engine.on_reconnected()
+        self.after(self.simulation.random.uniform(0.02, 0.05), self._work)
+
+    def _send_resolve(self, command: Resolve) -> None:
+        chance, faults, latency_s = self.simulation.random, self.simulation.faults, self.simulation.latency_s
+        if chance.random() < faults.lost_before:
+            self.after(latency_s(), lambda: self._failed(command, reconnect=True))
+            return
+        me = self.id
+
+        def on_server() -> None:
+            try:
+                answers = self.database.resolve(me, [(p.key, p.epoch) for p in command.partitions])
+            except LockedError:
+                self.after(latency_s(), lambda: self._failed(command, reconnect=False))
+            else:
+                self.after(latency_s(), lambda: answered(answers))
+
+        def answered(answers: list) -> None:
+            changes = self.engine.on_resolved(command, answers, self.simulation.now_s)
+            for partition, answer in zip(command.partitions, answers, strict=True):
+                if answer.status == "ok":
+                    self.laws.on_known(partition.key, answer.seq)
+            self._changed(changes, [*command.partitions])
+            self._work()
+
+        self.simulation.at(self.simulation.now_s + latency_s(), on_server)
+
+    def _changed(self, changes: Changes, partitions: list) -> None:
+        for partition in partitions:
+            self.laws.on_saved(partition)
+        self.laws.on_engine(self.engine)
+        if changes.lost or changes.released:
+            self.after(0.0, self._look)
+        self._feed()
+
+    # ---- the control loop
+
+    def _join(self) -> None:
+        self.id = UUID(int=self.simulation.random.getrandbits(64))
+        self.database.register(self.id, LEASE_S)
+        for group, topics in self.simulation.scenario.groups.items():
+            self.database.join(self.id, group, topics)
+        self.engine.on_lease(self.simulation.now_s + LEASE_S - SELF_FENCE_S)
+
+    def _reconcile(self) -> None:
+        self._look()
+        self.after(self.simulation.random.uniform(0.8, 1.0) * POLL_S, self._reconcile)
+
+    def _look(self) -> None:
+        """Heartbeat, reap, plan; then claim, revoke and drop, each a little later."""
+        sent_s = self.simulation.now_s
+        try:
+            self.database.heartbeat(self.id)
+        except MemberDeadError:
+            self._rejoin()
+            return
+        self.database.reap(sent_s - self.connected_s)
+        states = self._planned()
+        self.after(self.simulation.latency_s(), lambda: self._move(states, sent_s, self.id))
+
+    def _planned(self) -> list[GroupState]:
+        groups = sorted(self.database.groups)
+        states = self.database.group_state(groups)
+        for state in states:
+            owners = plan_of(state, self.id)
+            if owners is not None:
+                self.database.store_plan(state.group_id, state.version, owners)
+        return self.database.group_state(groups)
+
+    def _move(self, states: list[GroupState], sent_s: float, me: UUID) -> None:
+        if me != self.id:
+            return
+        self.engine.on_lease(sent_s + LEASE_S - SELF_FENCE_S)
+        self._feed()
+        found = moves(states, me, set(self.engine.partitions))
+        claims = []
+        if found.wanted and not self.stopping:
+            try:
+                claims = self.database.claim(me, found.wanted)
+            except MemberDeadError:
+                self._rejoin()
+                return
+
+        def apply() -> None:
+            if me != self.id:
+                return
+            self.engine.drop(found.lost)
+            self.engine.revoke(found.surplus)
+            for claim in claims:
+                self.laws.on_known(claim.key, claim.seq)
+                self.engine.on_claimed(claim, self.simulation.now_s)
+            self._feed()
+
+        self.after(self.simulation.latency_s(), apply)
+
+    def _rejoin(self) -> None:
+        self.engine.drop(list(self.engine.partitions))
+        if self.stopping:
+            self.dead = True
+        else:
+            self._join()
+
+    def stop(self) -> None:
+        """Leave gracefully."""
+        self.stopping = True
+        self.engine.abandon(self.engine.subscriptions.values())
+        self.engine.drain()
+        self.engine.flush()
+        self._leave_when_free(self.simulation.now_s + 1.0)
+
+    def _leave_when_free(self, deadline_s: float) -> None:
+        if self.engine.partitions and self.simulation.now_s < deadline_s:
+            self.after(0.02, lambda: self._leave_when_free(deadline_s))
+        else:
+            self.database.leave(self.id)
+            self.dead = True
+
+    # ---- workers
+
+    def _feed(self) -> None:
+        subscriptions = list(self.engine.subscriptions.values())
+        while self.idle_workers:
+            batch = self.engine.take(subscriptions, self.simulation.scenario.batch, self.simulation.now_s)
+            if not batch:
+                return
+            self.laws.on_start(batch, self.simulation.now_s)
+            self._handle(self.idle_workers.pop(), batch)
+
+    def _handle(self, worker: int, batch: list[Message]) -> None:
+        chance, faults = self.simulation.random, self.simulation.faults
+        duration_s = chance.uniform(0.001, 0.03)
+        fate = chance.random()
+        if fate < faults.stuck:
+            # Never settled: its deadline takes it back, and the worker is free again some time after.
+            self.after(2 * VISIBILITY_S, lambda: self._done(worker, []))
+            return
+        if fate < faults.stuck + faults.slow:
+            duration_s = chance.uniform(0.8, 3.0) * VISIBILITY_S
+        if chance.random() < faults.extend:
+            self.after(duration_s / 2, lambda: self._settle(batch, self._extend))
+        nacked = chance.random() < faults.nack
+        self.after(duration_s, lambda: self._done(worker, batch, nacked=nacked))
+
+    def _done(self, worker: int, batch: list[Message], *, nacked: bool = False) -> None:
+        self._settle(batch, self._nack if nacked else self._ack)
+        self.idle_workers.append(worker)
+        self._feed()
+
+    def _settle(self, batch: list[Message], one: Callable[[Message], None]) -> None:
+        for message in batch:
+            try:
+                one(message)
+            except StaleEpochError:
+                self.simulation.stale_count += 1
+
+    def _ack(self, message: Message) -> None:
+        partition = self.engine.ack(message.delivery, self.simulation.now_s)
+        self.laws.on_ack(partition, message.delivery)
+
+    def _nack(self, message: Message) -> None:
+        self.engine.nack(message.delivery)
+
+    def _extend(self, message: Message) -> None:
+        self.engine.extend(message.delivery, self.simulation.now_s + 2 * VISIBILITY_S)
+
+
+class Simulation:
+    """Runs one scenario from one seed."""
+
+    def __init__(self, scenario: Scenario, seed: int) -> None:
+        self.scenario = scenario
+        self.random = Random(seed)
+        self.now_s = 0.0
+        self.database = FakeDatabase(scenario.topics, scenario.groups)
+        self.laws = Laws(self.database)
+        self.faults = scenario.faults
+        self.stale_count = 0
+        self.publishers: list[Publisher] = []
+        self._events: list[tuple[float, int, Process | None, Callable[[], None]]] = []
+        self._serial = count()
+        self.processes = [Process(self, number) for number in range(scenario.processes)]
+
+    def at(self, at_s: float, step: Callable[[], None], process: Process | None = None) -> None:
+        heapq.heappush(self._events, (at_s, next(self._serial), process, step))
+
+    def latency_s(self) -> float:
+        return self.random.uniform(0.0003, 0.003)
+
+    def run(self) -> None:
+        """Publish under faults, then let everything come to rest; laws are checked throughout, L1 at the end."""
+        for _ in range(self.scenario.publishers):
+            self.at(self.random.uniform(0.0, self.scenario.faulty_s), self._publisher)
+        for _ in range(int(10 * self.scenario.faulty_s)):
+            self.at(self.random.uniform(0.0, self.scenario.faulty_s), self._harm)
+        self._until(self.scenario.faulty_s)
+        self._calm_down()
+        self._until(self.scenario.faulty_s + self.scenario.calm_s)
+        self._check_rest()
+        epochs = {key: claim.epoch for key, claim in self.database.claims.items()}
+        self._until(self.now_s + 3 * POLL_S)
+        assert epochs == {key: claim.epoch for key, claim in self.database.claims.items()}, (
+            "L1: moves after the balance"
+        )
+        self._check_rest()
+
+    def _until(self, end_s: float) -> None:
+        while self._events and self._events[0][0] <= end_s:
+            at_s, serial, process, step = heapq.heappop(self._events)
+            self.now_s = self.database.now_s = max(self.now_s, at_s)
+            if process is not None and process.dead:
+                continue
+            if process is not None and process.frozen_until_s > self.now_s:
+                heapq.heappush(self._events, (process.frozen_until_s, serial, process, step))
+                continue
+            step()
+        self.now_s = self.database.now_s = end_s
+
+    # ---- publishers
+
+    def _publisher(self) -> None:
+        publisher = self.database.begin()
+        self.publishers.append(publisher)
+        for _ in range(self.random.choice((1, 1, 2, 4))):
+            self.database.publish(publisher, *self.random.choice(list(self.database.logs)))
+        if self.random.random() < self.faults.long_publisher:
+            self.at(self.now_s + self.random.uniform(0.1, 1.0), lambda: self._end(publisher))
+        elif self.random.random() < 0.5:
+            self.at(self.now_s + self.random.uniform(0.0, 0.01), lambda: self._end(publisher))
+        else:
+            self._end(publisher)
+
+    def _end(self, publisher: Publisher) -> None:
+        if publisher.open:
+            self.publishers.remove(publisher)
+            self.database.end(publisher, commit=self.random.random() >= self.faults.rollback)
+
+    def publish_a_little(self) -> None:
+        """Between two snapshots of a round trip: end an open publisher, or run one from begin to commit."""
+        if self.publishers and self.random.random() < 0.2:
+            self._end(self.random.choice(self.publishers))
+        elif self.now_s < self.scenario.faulty_s and self.random.random() < 0.05:
+            self._publisher()
+
+    # ---- faults
+
+    def _harm(self) -> None:
+        faults, chance = self.faults, self.random
+        living = [process for process in self.processes if not process.dead]
+        if chance.random() < faults.lock:
+            key = chance.choice(list(self.database.claims))
+            self.database.locked.add(key)
+            self.at(self.now_s + chance.uniform(0.0, 0.3), lambda: self.database.locked.discard(key))
+        if living and chance.random() < faults.freeze:
+            chance.choice(living).frozen_until_s = self.now_s + chance.uniform(0.1, 2 * LEASE_S)
+        if living and chance.random() < faults.kill:
+            self._replace(chance.choice(living), kill=True)
+        if living and chance.random() < faults.stop:
+            process = chance.choice(living)
+            if process.frozen_until_s <= self.now_s and not process.stopping:
+                self._replace(process, kill=False)
+
+    def _replace(self, process: Process, *, kill: bool) -> None:
+        if kill:
+            process.dead = True
+        else:
+            process.stop()
+        number = len(self.processes)
+        self.at(self.now_s + self.random.uniform(0.0, 1.0), lambda: self.processes.append(Process(self, number)))
+
+    def _calm_down(self) -> None:
+        self.faults = Faults()
+        self.database.locked.clear()
+        for publisher in list(self.publishers):
+            self._end(publisher)
+        for process in self.processes:
+            process.frozen_until_s = min(process.frozen_until_s, self.now_s)
+
+    def _check_rest(self) -> None:
+        """L1: everything published is settled, everything is owned, evenly."""
+        living = [process for process in self.processes if not process.dead]
+        owners = {process.id: 0 for process in living}
+        for key, claim in self.database.claims.items():
+            log = self.database.logs[key[1:]]
+            assert claim.owner in owners, f"L1: {key} is owned by {claim.owner}, which is not one of {list(owners)}"
+            owners[claim.owner] += 1
+            assert claim.newest.committed == log.high + 1, f"L1: {key} is not settled to {log.high}: {claim.newest}"
+            missing = log.rows.keys() - self.laws.worked[key]
+            assert not missing, f"I4: {key} lost {sorted(missing)}"
+        for group_id in self.database.groups:
+            loads = [
+                sum(claim.owner == owner for key, claim in self.database.claims.items() if key.group_id == group_id)
+                for owner in owners
+            ]
+            assert max(loads) - min(loads) <= 1, f"L1: group {group_id} is spread as {loads}"
+        for process in living:
+            assert process.engine.idle, f"L1: coordinator {process.number} is not idle"
