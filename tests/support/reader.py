@@ -38,17 +38,23 @@ class Reader:
         self.exchange_count = 0
         self.on_delivery = lambda _offset: None
         self.id = uuid4()
-        run = self.session.run
-        run("select coordinator.register(%s, 'test', 'here', 1, 60)", self.id)
-        self.group_id = self.session.one(
+        self.session.run("select coordinator.register(%s, 'test', 'here', 1, 60)", self.id)
+        self.group_id = self.alone(
             "select j.group_id from coordinator.join_group(%s, %s, %s, %s) j", self.id, self.group, [topic], start
         )
         self.topic_id = self.session.one("select t.topic_id from coordinator.topics t where t.name = %s", topic)
         self.claim()
 
+    def alone(self, text, *parameters):
+        """One statement in a transaction of its own, at READ COMMITTED whatever the database's default is."""
+        self.session.begin()
+        found = self.session.one(text, *parameters)
+        self.session.commit()
+        return found
+
     def claim(self):
         """Take the claim, under a new epoch; nothing is remembered of an earlier one."""
-        self.epoch, self.seq, self.committed = self.session.one(
+        self.epoch, self.seq, self.committed = self.alone(
             "select c.epoch, c.seq, c.committed from coordinator.claim(%s, array[%s::int], array[%s::int], array[%s::int]) c",
             self.id,
             self.group_id,
@@ -62,7 +68,7 @@ class Reader:
 
     def recover(self):
         """Start again from the newest progress, as after a reconnect."""
-        _, self.seq, self.committed, self.hwm = self.session.one(
+        _, self.seq, self.committed, self.hwm = self.alone(
             "select r.status, r.seq, r.committed, r.hwm from coordinator.resolve(%s, %s, %s, %s, %s) r",
             self.id,
             *self._claim(),
