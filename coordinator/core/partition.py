@@ -109,6 +109,9 @@ class Partition:
         """An exchange is known to have committed; `settled_count` is the count it carried everything up to."""
         self.seq, self.committed, self.hwm = seq, committed, hwm
         self.saved_count = settled_count
+        if self.recovering and self.sent:
+            # The read behind this COMMIT does not return them, and they must not look like gaps to it.
+            self.done = merge(self.done, self.sent)
         self.sent = None
         if self.done and self.done[0][1] <= committed:
             self.done = [(lo, hi) for lo, hi in self.done if hi > committed]
@@ -125,7 +128,8 @@ class Partition:
             return
         if self.recovering:
             rows = self._unknown(rows)
-        lo, hi = self.position, self.hwm
+        # A recovery reads from the committed offset as it was, and the exchange may have moved that.
+        lo, hi = max(self.position, self.committed), self.hwm
         self.ready.extend(rows)
         if len(rows) != hi - lo:
             known = merge(self.done, compress(row[1] for row in rows), self._known())

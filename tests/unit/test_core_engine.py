@@ -224,9 +224,6 @@ def test_answer_lost_after_commit__window_is_read_again(shell, database):
     assert shell.handle(9) == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="core bug 1: a read after a reconnect takes what its own exchange settled for gaps"
-)
 @pytest.mark.parametrize("committed", [True, False])
 def test_answer_lost__acks_pending__are_not_delivered_again(shell, database, committed):
     """I5. The exchange that reads [committed, hwm) again also carries acks; their offsets are not in its rows."""
