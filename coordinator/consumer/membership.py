@@ -25,8 +25,9 @@ def plan_of(state: GroupState, me: UUID) -> list[tuple[tuple[int, int], UUID]] |
     """Return who should own what, if the membership has no plan yet and this coordinator is one of the members."""
     if state.planned_version >= state.version or me not in state.members:
         return None
+    # A target that has left before it took over counts for nothing: then the claim stays best where it is.
     previous = {
-        (claim.topic_id, claim.partition): claim.target if claim.target is not None else claim.owner
+        (claim.topic_id, claim.partition): claim.target if claim.target in state.members else claim.owner
         for claim in state.claims
     }
     partitions = sorted((claim.topic_id, claim.partition) for claim in state.claims)
