@@ -1,6 +1,6 @@
-"""The one round trip of an exchange, as a pipeline of two transactions and a read.
+"""The one round trip of an exchange, as a pipeline of two transactions: one that writes, one that reads.
 
-    begin; limits; exchange [; release]; commit; fetch; [begin; limits; gap pass; commit]
+    begin; limits; exchange [; release]; commit; [begin; limits; fetch; gap pass; commit]
 
 BEGIN, the limits of our transactions and COMMIT are pipelined with the work, so they cost no round trip; nothing is left on
 the session, so it works behind a pooler. The windows are committed before FETCH runs: the server handles the messages of a
@@ -47,13 +47,16 @@ def run(connection: psycopg.Connection[Any], schema: str, call: ExchangeCall) ->
             if call.release is not None:
                 send("release", deliveries.RELEASE, call.release)
             send("commit", deliveries.COMMIT)
-            if call.fetch is not None:
-                send("fetch", deliveries.FETCH, call.fetch, binary=True)
-            if call.gaps is not None:
-                send("begin gaps", deliveries.BEGIN)
-                send("limits gaps", deliveries.LIMITS)
-                send("gaps", deliveries.GAP_PASS, call.gaps, binary=True)
-                send("commit gaps", deliveries.COMMIT)
+            if call.fetch is not None or call.gaps is not None:
+                # In a transaction that says its isolation level, also for the fetch alone: in a pipeline a statement
+                # outside of one begins one, at the database's default level, and a BEGIN behind it can't change that.
+                send("begin reads", deliveries.BEGIN)
+                send("limits reads", deliveries.LIMITS)
+                if call.fetch is not None:
+                    send("fetch", deliveries.FETCH, call.fetch, binary=True)
+                if call.gaps is not None:
+                    send("gaps", deliveries.GAP_PASS, call.gaps, binary=True)
+                send("commit reads", deliveries.COMMIT)
         return ExchangeAnswer(
             [Settled(*row) for row in cursors["exchange"].fetchall()],
             cursors["release"].fetchone()[0] if call.release is not None else 0,  # type: ignore[index]
