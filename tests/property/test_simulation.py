@@ -11,11 +11,12 @@ from support.fake_database import FakeDatabase
 from support.simulation import Faults, Scenario, Simulation
 
 from coordinator.core.gaps import Gaps
+from coordinator.core.loop import Engine
 from coordinator.core.partition import Partition
 from coordinator.core.ranges import compress
 from coordinator.model import GapEvidence
 
-SCHEDULES = int(os.environ.get("COORDINATOR_TEST_SCHEDULES", "1200"))
+SCHEDULES = int(os.environ.get("COORDINATOR_TEST_SCHEDULES", "1000"))
 FIRST_SEED = int(os.environ.get("COORDINATOR_TEST_SEED", "1"))
 
 ORDERLY = Faults(nack=0.1, rollback=0.3, long_publisher=0.2, extend=0.1)
@@ -24,7 +25,8 @@ EVERYTHING = Faults(
     lost_after=0.05,
     refused=0.03,
     lock=0.1,
-    freeze=0.08,
+    freeze=0.05,
+    mute=0.05,
     kill=0.03,
     stop=0.03,
     stuck=0.02,
@@ -63,7 +65,7 @@ def run(faults: Faults, seeds: range) -> list[Simulation]:
 
 
 def test_laws_hold__publishers_roll_back_and_handlers_nack():
-    done = run(ORDERLY, range(FIRST_SEED, FIRST_SEED + SCHEDULES // 3))
+    done = run(ORDERLY, range(FIRST_SEED, FIRST_SEED + SCHEDULES // 4))
     assert sum(simulation.laws.redeliveries for simulation in done) > 0
 
 
@@ -138,6 +140,37 @@ def forgetful(monkeypatch):
     monkeypatch.setattr(Partition, "on_not_saved", lambda self: setattr(self, "sent", None))
 
 
+def no_fence(monkeypatch):
+    """Mutant: no owner, epoch and seq in the WHERE of the exchange."""
+    original = FakeDatabase._exchange_one
+
+    def exchange_one(self, coordinator, entry, high):
+        claim = self.claims[entry.key]
+        before = claim.owner, claim.epoch
+        claim.owner, claim.epoch = coordinator, entry.epoch
+        answer = original(self, coordinator, entry._replace(seq=claim.newest.seq), high)
+        claim.owner, claim.epoch = before
+        return answer
+
+    monkeypatch.setattr(FakeDatabase, "_exchange_one", exchange_one)
+
+
+def no_self_lease(monkeypatch):
+    """Mutant: a coordinator dispatches although its lease may have run out."""
+    monkeypatch.setattr(Engine, "on_lease", lambda self, until_s: setattr(self, "lease_until_s", float("inf")))
+
+
+def window_forgotten(monkeypatch):
+    """Mutant: what an exchange of unknown outcome has fetched is not read again."""
+    recover = Partition.recover
+
+    def recover_and_skip(self, seq, committed, hwm, done):
+        recover(self, seq, committed, hwm, done)
+        self.position, self.recovering = hwm, False
+
+    monkeypatch.setattr(Partition, "recover", recover_and_skip)
+
+
 LOCKING = Faults(lock=0.5, rollback=0.3, long_publisher=0.2, nack=0.1)
 
 
@@ -150,6 +183,9 @@ LOCKING = Faults(lock=0.5, rollback=0.3, long_publisher=0.2, nack=0.1)
         (no_stable_offset, ORDERLY),
         (back_of_the_queue, ORDERLY),
         (forgetful, LOCKING),
+        (no_fence, EVERYTHING),
+        (no_self_lease, EVERYTHING),
+        (window_forgotten, EVERYTHING),
     ],
 )
 def test_laws__a_mutant__are_seen_to_be_broken(monkeypatch, mutant, faults):

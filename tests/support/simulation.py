@@ -40,13 +40,20 @@ VISIBILITY_S = 1.0
 
 @dataclass(frozen=True)
 class Faults:
-    """Probabilities, per occasion, until `Scenario.faulty_s` is over; 0 turns a fault off."""
+    """Probabilities, per occasion, until `Scenario.faulty_s` is over; 0 turns a fault off.
+
+    lost_before, lost_after: the connection breaks before the database has the exchange, or before its answer is back.
+    refused: a statement behind the commit fails, and the connection survives. lock: somebody locks a claim's row.
+    freeze: a process stops as if by SIGSTOP. mute: its control loop is cut off, and its work loop goes on.
+    kill, stop: a process ends, by force or by the book, and another comes. stuck, slow: handlers that never settle, or late.
+    """
 
     lost_before: float = 0.0
     lost_after: float = 0.0
     refused: float = 0.0
     lock: float = 0.0
     freeze: float = 0.0
+    mute: float = 0.0
     kill: float = 0.0
     stop: float = 0.0
     stuck: float = 0.0
@@ -84,6 +91,7 @@ class Process:
         self.dead = False
         self.stopping = False
         self.frozen_until_s = 0.0
+        self.muted_until_s = 0.0
         self.connected_s = simulation.now_s
         self._working = False
         self._wakes = 0
@@ -229,6 +237,10 @@ class Process:
     def _look(self) -> None:
         """Heartbeat, reap, plan; then claim, revoke and drop, each a little later."""
         sent_s = self.simulation.now_s
+        if sent_s < self.muted_until_s:
+            # Its connection is a new one by then, and judges nobody before it has seen a whole lease.
+            self.connected_s = self.muted_until_s
+            return
         try:
             self.database.heartbeat(self.id)
         except MemberDeadError:
@@ -432,6 +444,8 @@ class Simulation:
             self.at(self.now_s + chance.uniform(0.0, 0.3), lambda: self.database.locked.discard(key))
         if living and chance.random() < faults.freeze:
             chance.choice(living).frozen_until_s = self.now_s + chance.uniform(0.1, 2 * LEASE_S)
+        if living and chance.random() < faults.mute:
+            chance.choice(living).muted_until_s = self.now_s + chance.uniform(LEASE_S / 2, 2 * LEASE_S)
         if living and chance.random() < faults.kill:
             self._replace(chance.choice(living), kill=True)
         if living and chance.random() < faults.stop:
@@ -454,6 +468,8 @@ class Simulation:
             self._end(publisher)
         for process in self.processes:
             process.frozen_until_s = min(process.frozen_until_s, self.now_s)
+            process.muted_until_s = min(process.muted_until_s, self.now_s)
+            process.connected_s = min(process.connected_s, self.now_s)
 
     def _check_rest(self) -> None:
         """L1: everything published is settled, everything is owned, evenly."""
