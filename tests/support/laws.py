@@ -72,7 +72,7 @@ class Laws:
         )
         # Clocks run alike here, so the self-lease ends before anybody can take over.
         now_epoch = self.database.claims[key].epoch
-        assert epoch == now_epoch, f"{key}@{offset} starts in epoch {epoch}, and {now_epoch} is in force"
+        assert epoch == now_epoch, f"lease: {key}@{offset} starts in epoch {epoch}, and {now_epoch} is in force"
         assert offset in self.database.logs[key[1:]].rows, f"{key}@{offset} was never committed"
 
     def on_ack(self, partition: Partition, delivery: Delivery) -> None:
