@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -13,33 +14,50 @@ from coordinator.core.loop import Changes, Engine, Exchange, Limits, Resolve, Su
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from coordinator.model import GapEvidence, Row, Settled
+    from support.fake_database import Range
+
+    from coordinator.model import GapEvidence, PartitionKey, Row, Settled
 
 
 def nothing() -> None:
     """What happens between the steps of a round trip unless a test says otherwise."""
 
 
-def commit(database: FakeDatabase, coordinator: UUID, command: Exchange) -> tuple[list[Settled], int]:
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A round trip as it is sent: what the engine learns later does not change it any more."""
+
+    entries: Sequence[Entry]
+    releases: Sequence[tuple[PartitionKey, int]]
+    reads: Sequence[tuple[PartitionKey, int, Sequence[Range]]]
+    gaps: Sequence[tuple[int, int, Sequence[Range]]]
+
+    @classmethod
+    def of(cls, command: Exchange) -> Request:
+        return cls(
+            [
+                Entry(p.key, p.epoch, p.seq, p.hwm, ranges, want)
+                for p, ranges, want in zip(command.partitions, command.settled, command.wants, strict=True)
+            ],
+            [(p.key, p.epoch) for p in command.releases],
+            [(p.key, p.epoch, [(p.position, ENDLESS)]) for p in command.fetching],
+            [(p.key.topic_id, p.key.partition, ranges) for p, ranges in command.gaps],
+        )
+
+
+def commit(database: FakeDatabase, coordinator: UUID, request: Request) -> tuple[list[Settled], int]:
     """The first transaction of a round trip: exchange and release."""
-    settled = database.exchange(
-        coordinator,
-        [
-            Entry(p.key, p.epoch, p.seq, p.hwm, ranges, want)
-            for p, ranges, want in zip(command.partitions, command.settled, command.wants, strict=True)
-        ],
-    )
-    return settled, database.release(coordinator, [(p.key, p.epoch) for p in command.releases])
+    settled = database.exchange(coordinator, request.entries)
+    return settled, database.release(coordinator, request.releases)
 
 
 def read(
-    database: FakeDatabase, command: Exchange, between: Callable[[], object] = nothing
+    database: FakeDatabase, request: Request, between: Callable[[], object] = nothing
 ) -> tuple[list[Row], dict[int, GapEvidence]]:
     """What is read behind the commit: windows, then the evidence about gaps."""
-    rows = database.fetch([(p.key, p.epoch, [(p.position, ENDLESS)]) for p in command.fetching])
+    rows = database.fetch(request.reads)
     between()
-    gaps = [(p.key.topic_id, p.key.partition, ranges) for p, ranges in command.gaps]
-    return rows, database.gap_pass(gaps, between)
+    return rows, database.gap_pass(request.gaps, between)
 
 
 class Shell:
@@ -78,8 +96,9 @@ class Shell:
         return command
 
     def answer(self, command: Exchange) -> Changes:
-        settled, released = commit(self.database, self.id, command)
-        rows, evidence = read(self.database, command)
+        request = Request.of(command)
+        settled, released = commit(self.database, self.id, request)
+        rows, evidence = read(self.database, request)
         return self.engine.on_exchanged(command, settled, released, rows, evidence, self.now_s)
 
     def until_waiting(self, most: int = 100) -> Wait:
@@ -115,7 +134,7 @@ class Shell:
         """The next exchange's connection breaks, after or before its COMMIT."""
         command = self.until_exchange()
         if committed:
-            commit(self.database, self.id, command)
+            commit(self.database, self.id, Request.of(command))
         self.engine.on_failed(command)
         self.engine.on_reconnected()
 

@@ -15,7 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from support.engine_driver import commit, read
+from support.engine_driver import Request, commit, read
 from support.fake_database import FakeDatabase, LockedError
 from support.laws import Laws
 
@@ -43,6 +43,7 @@ class Faults:
     """Probabilities, per occasion, until `Scenario.faulty_s` is over; 0 turns a fault off.
 
     lost_before, lost_after: the connection breaks before the database has the exchange, or before its answer is back.
+    late: the connection breaks, and the database carries out what it has received at some time after.
     refused: a statement behind the commit fails, and the connection survives. lock: somebody locks a claim's row.
     freeze: a process stops as if by SIGSTOP. mute: its control loop is cut off, and its work loop goes on.
     kill, stop: a process ends, by force or by the book, and another comes. stuck, slow: handlers that never settle, or late.
@@ -50,6 +51,7 @@ class Faults:
 
     lost_before: float = 0.0
     lost_after: float = 0.0
+    late: float = 0.0
     refused: float = 0.0
     lock: float = 0.0
     freeze: float = 0.0
@@ -152,13 +154,17 @@ class Process:
         if fate < faults.lost_before:
             self.after(latency_s(), lambda: self._failed(command, reconnect=True))
             return
-        lost = fate < faults.lost_before + faults.lost_after
+        late = chance.random() < faults.late
+        lost = late or fate < faults.lost_before + faults.lost_after
         refused = not lost and fate < faults.lost_before + faults.lost_after + faults.refused
         me = self.id
+        request = Request.of(command)
 
         def on_server() -> None:
-            settled, released = commit(self.database, me, command)
+            settled, released = commit(self.database, me, request)
             self.laws.on_committed()
+            if late:
+                return
             if lost:
                 self.after(latency_s(), lambda: self._failed(command, reconnect=True))
             elif refused:
@@ -167,7 +173,7 @@ class Process:
                 self.simulation.at(self.simulation.now_s + latency_s() / 4, lambda: reads(settled, released))
 
         def reads(settled: list, released: int) -> None:
-            rows, evidence = read(self.database, command, self.simulation.publish_a_little)
+            rows, evidence = read(self.database, request, self.simulation.publish_a_little)
             self.after(latency_s(), lambda: answered(settled, released, rows, evidence))
 
         def answered(settled: list, released: int, rows: list, evidence: dict) -> None:
@@ -179,7 +185,10 @@ class Process:
             self._changed(changes, [*command.partitions])
             self._work()
 
-        self.simulation.at(self.simulation.now_s + latency_s(), on_server)
+        if late:
+            self.after(latency_s(), lambda: self._failed(command, reconnect=True))
+        delay_s = chance.uniform(0.0, 0.1) if late else latency_s()
+        self.simulation.at(self.simulation.now_s + delay_s, on_server)
 
     def _failed(self, command: Exchange | Resolve, *, reconnect: bool) -> None:
         if isinstance(command, Exchange):

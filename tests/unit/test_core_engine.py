@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from support.engine_driver import Shell, commit
+from support.engine_driver import Request, Shell, commit
 from support.fake_database import FakeDatabase
 
 from coordinator.core.loop import Exchange, Limits, Wait
@@ -335,7 +335,7 @@ def test_release__exchange_says_busy__is_not_done_without_the_acks(shell, databa
     command = shell.until_exchange()
     assert isinstance(command, Exchange)
     database.locked.add(KEY)
-    settled, _ = commit(database, shell.id, dataclasses.replace(command, releases=[]))
+    settled, _ = commit(database, shell.id, Request.of(dataclasses.replace(command, releases=[])))
     database.locked.clear()
     released = database.release(shell.id, [(p.key, p.epoch) for p in command.releases])
     shell.engine.on_exchanged(command, settled, released, [], {}, shell.now_s)
@@ -438,3 +438,31 @@ def test_reclaimed__done_beyond_a_small_window__is_not_delivered_again(shell, da
         other.pass_time(0.05)
         handled += other.handle(1)
     assert handled == [0, 1, 2, 3, 16, 17, 18, 19]
+
+
+@pytest.mark.xfail(strict=True, reason="core bug 16: an older exchange that commits late is taken for the newest one")
+def test_exchange__carried_out_after_its_resolve__is_not_taken_for_the_next_one(shell, database):
+    """I17. A backend works off what it had received although its client is gone.
+
+    Here it does so after the client has reconnected, resolved ("not applied") and sent the next exchange, which carries one ack more. That one is stale, and the
+    seq that resolve then finds is the number of both.
+    """
+    database.published(1, 0, count=5)
+    shell.until_waiting()
+    first, second = shell.engine.take(shell.subscriptions, 2, shell.now_s)
+    partition = owned(shell)
+    shell.engine.ack(first.delivery, shell.now_s)
+    command = shell.until_exchange()
+    late = Request.of(command)
+    shell.engine.on_failed(command)
+    shell.engine.on_reconnected()
+    shell.step()  # Resolve
+    shell.engine.ack(second.delivery, shell.now_s)
+    commit(database, shell.id, late)
+    shell.step()  # Exchange, stale
+    shell.step()  # Resolve
+    assert database.claims[KEY].newest.committed == 1
+    assert partition.saved_count < partition.settled_count
+    shell.pass_time(1.0)
+    assert database.claims[KEY].newest.committed == 2
+    assert shell.handle(9) == [2, 3, 4]
