@@ -1,6 +1,6 @@
 """The one round trip of an exchange, as a pipeline of two transactions: one that writes, one that reads.
 
-    begin; limits; exchange [; release]; commit; [begin; limits; fetch; gap pass; commit]
+    begin; limits; exchange [; release]; commit; [begin; fetch; [limits; gap pass;] commit]
 
 BEGIN, the limits of our transactions and COMMIT are pipelined with the work, so they cost no round trip; nothing is left on
 the session, so it works behind a pooler. The windows are committed before FETCH runs: the server handles the messages of a
@@ -51,10 +51,11 @@ def run(connection: psycopg.Connection[Any], schema: str, call: ExchangeCall) ->
                 # In a transaction that says its isolation level, also for the fetch alone: in a pipeline a statement
                 # outside of one begins one, at the database's default level, and a BEGIN behind it can't change that.
                 send("begin reads", deliveries.BEGIN)
-                send("limits reads", deliveries.LIMITS)
                 if call.fetch is not None:
+                    # Without limits: a big window may take longer to send than a statement of ours may run.
                     send("fetch", deliveries.FETCH, call.fetch, binary=True)
                 if call.gaps is not None:
+                    send("limits reads", deliveries.LIMITS)
                     send("gaps", deliveries.GAP_PASS, call.gaps, binary=True)
                 send("commit reads", deliveries.COMMIT)
         return ExchangeAnswer(
