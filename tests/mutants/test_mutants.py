@@ -3,15 +3,19 @@
 import pytest
 from support.mutants import GATED, MUTANTS, ReadsAhead, caught
 from support.reader import Reader
-from support.schedules import SCHEDULES
+from support.schedules import SCHEDULES, publish_after_an_empty_read
 from support.sessions import Db
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule.__name__)
-@pytest.mark.parametrize("reader", [Reader, ReadsAhead], ids=lambda reader: reader.__name__)
-def test_nothing_is_lost__in_schedule(dsn, schedule, reader):
+def test_nothing_is_lost__in_schedule(dsn, schedule):
     with Db(dsn, patches=GATED) as db:
-        schedule(db, reader)
+        schedule(db, Reader)
+
+
+def test_nothing_is_lost__reader_looks_past_the_window(dsn):
+    with Db(dsn, patches=GATED) as db:
+        publish_after_an_empty_read(db, ReadsAhead)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "_"))

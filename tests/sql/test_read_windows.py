@@ -7,6 +7,7 @@ import time
 import pytest
 from support.patches import replaced, sql_text
 from support.reader import Reader
+from support.sessions import Db
 
 SEGMENTS = 50
 ROWS_A_SEGMENT = 6000
@@ -61,52 +62,59 @@ def explaining():
     )
 
 
-@pytest.fixture
-def big(db):
-    """Topic `big` with 50 segments and 300,000 rows in two partitions, beside 30 other topics."""
-    session = db.session()
-    for number in range(OTHERS):
-        db.create_topic(f"other{number}", 1)
-    topic_id = db.create_topic("big", 2)
-    session.run("set synchronous_commit = off")
-    for segment in range(SEGMENTS):
-        if segment:
-            db.rotate("big")
-        table = f"coordinator.topic_{topic_id}_s{segment + 1}"
-        session.run(
-            f"insert into {table} select %s, n %% 2, nextval(('coordinator.topic_{topic_id}_p' || n %% 2)::regclass), now(), "
-            "gen_random_uuid(), null, null, null, convert_to(n::text, 'UTF8') from generate_series(1, %s) n",
-            segment + 1,
-            ROWS_A_SEGMENT,
-        )
-    return topic_id
+@pytest.fixture(scope="module")
+def big(databases):
+    """A database with topic `big` of 50 segments and 300,000 rows in two partitions, beside 30 other topics."""
+    dsn = databases.create()
+    with Db(dsn) as db:
+        session = db.session()
+        for number in range(OTHERS):
+            db.create_topic(f"other{number}", 1)
+        db.topic_id = db.create_topic("big", 2)
+        session.run("set synchronous_commit = off")
+        for segment in range(1, SEGMENTS + 1):
+            if segment > 1:
+                db.rotate("big")
+            session.run(
+                f"insert into coordinator.topic_{db.topic_id}_s{segment} select %s, n %% 2, "
+                f"nextval(('coordinator.topic_{db.topic_id}_p' || n %% 2)::regclass), now(), gen_random_uuid(), null, null, "
+                "null, convert_to(n::text, 'UTF8') from generate_series(1, %s) n",
+                segment,
+                ROWS_A_SEGMENT,
+            )
+        yield db
+    databases.drop(dsn)
 
 
 @pytest.mark.parametrize("analyzed", [False, True], ids=["statistics missing", "statistics fresh"])
-def test_read_windows__50_segments_beside_30_topics__reads_by_index_and_only_what_it_needs(db, big, analyzed):
+def test_read_windows__50_segments_beside_30_topics__reads_by_index_and_only_what_it_needs(big, analyzed):
     if analyzed:
-        db.observer.run("analyze")
+        big.observer.run("analyze")
     per_segment = ROWS_A_SEGMENT // 2
     lo = 20 * per_segment + per_segment - 100
-    db.observer.run(explaining())
-    session, lines = db.session(), []
+    session, lines = big.session(), []
     session.connection.add_notice_handler(lambda notice: lines.append(notice.message_primary))
-    for windows in ([(1, 0, lo, lo + 500)], [(1, 0, lo, lo + 50), (2, 1, 100, 600)], [(1, 1, lo, lo + 1)]):
-        lines.clear()
-        assert read(session, windows, big) == []
-        plan = "\n".join(lines)
-        touched = sorted(int(number) for number in re.findall(rf"Scan.* on topic_{big}_s(\d+)", plan))
-        assert touched == sorted({1 + at // per_segment for _, _, lo_, hi in windows for at in range(lo_, hi)})
-        assert plan.count("Index Scan using") == len(touched)
-        for unwanted in ("Seq Scan", "Bitmap", "Sort", "Materialize", "Memoize", "Rows Removed"):
-            assert unwanted not in plan
+    big.observer.run(explaining())
+    try:
+        for windows in ([(1, 0, lo, lo + 500)], [(1, 0, lo, lo + 50), (2, 1, 100, 600)], [(1, 1, lo, lo + 1)]):
+            lines.clear()
+            assert read(session, windows, big.topic_id) == []
+            plan = "\n".join(lines)
+            touched = sorted(int(number) for number in re.findall(rf"Scan.* on topic_{big.topic_id}_s(\d+)", plan))
+            assert touched == sorted(
+                {1 + at // per_segment for _, _, first, end in windows for at in range(first, end)}
+            )
+            assert plan.count("Index Scan using") == len(touched)
+            for unwanted in ("Seq Scan", "Bitmap", "Sort", "Materialize", "Memoize", "Rows Removed"):
+                assert unwanted not in plan
+    finally:
+        big.observer.run(sql_text("read_windows"))
 
 
-def test_exchange_and_fetch__nothing_new__cost_less_than_two_milliseconds(db, big):
-    reader = Reader(db, 0, topic="big", want=500)
-    reader.session.run(
-        "update coordinator.progress set committed = 150000, hwm = 150000 where group_id = %s", reader.group_id
-    )
+def test_exchange_and_fetch__nothing_new__cost_less_than_two_milliseconds(big):
+    reader = Reader(big, 0, topic="big", want=500)
+    end = SEGMENTS * ROWS_A_SEGMENT // 2
+    reader.session.run("update coordinator.progress set committed = %s, hwm = %s", end, end)
     reader.recover()
     assert reader.exchange() == "idle"
     trips_s, polls_s = [], []
