@@ -6,9 +6,6 @@ import psycopg
 import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
-
-from coordinator import Coordinator
-from coordinator.errors import StaleEpochError
 from support.shell import (
     GROUP,
     TOPIC,
@@ -24,6 +21,9 @@ from support.shell import (
     terminate,
     wait_until,
 )
+
+from coordinator import Coordinator
+from coordinator.errors import StaleEpochError
 
 ONE_CLAIM = "select 1 from coordinator.claims c where c.partition = 0 for update"
 
@@ -94,8 +94,13 @@ def test_rejoin__join_fails_once__is_a_member_in_the_end(app, dsn, consumer):
         query(dsn, "update coordinator.coordinators set state = 'dead'")
         time.sleep(3.5)
     # What reap would have done.
-    query(dsn, "delete from coordinator.members m using coordinator.coordinators c where c.coordinator = m.coordinator and c.state = 'dead'")
-    wait_until(lambda: set(owners(dsn).values()) == {"test"} and len(query(dsn, "select 1 from coordinator.members")) == 1, 6)
+    query(
+        dsn,
+        "delete from coordinator.members m using coordinator.coordinators c where c.coordinator = m.coordinator and c.state = 'dead'",
+    )
+    wait_until(
+        lambda: set(owners(dsn).values()) == {"test"} and len(query(dsn, "select 1 from coordinator.members")) == 1, 6
+    )
     assert len(drain(consumer, 1, 3)) == 1
 
 
@@ -106,7 +111,10 @@ def test_member__declared_dead__rejoins_under_a_new_id_and_goes_on(app, dsn, con
         # Between the two a heartbeat may renew the lease.
         wait_until(
             lambda: (
-                query(dsn, "update coordinator.coordinators set lease_until = now() - interval '1 s' where state = 'alive'"),
+                query(
+                    dsn,
+                    "update coordinator.coordinators set lease_until = now() - interval '1 s' where state = 'alive'",
+                ),
                 query(dsn, "select cardinality(coordinator.reap(3600))") == [(1,)],
             )[1]
         )
@@ -161,19 +169,21 @@ def test_claim_lost__other_partitions_keep_their_acks(app, dsn, consumer):
     assert committed(dsn)[1] == 1
 
 
-@pytest.mark.xfail(reason="FETCH opens an implicit transaction in the pipeline: BEGIN ISOLATION LEVEL behind it comes too late")
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
 def test_default_isolation__stricter__no_exchange_fails(app, dsn, caplog, level):
     strictly(dsn, level)
-    with Coordinator(dsn, client_id="strict", settings=short()) as strict, psycopg.connect(dsn) as connection:
-        with strict.consumer(TOPIC, group=GROUP) as consumer:
-            # A gap to be looked at while more is fetched.
-            strict.publish(TOPIC, "open", partition=0, connection=connection)
-            for number in range(30):
-                strict.publish(TOPIC, number, partition=1)
-                drain(consumer, 1)
-            connection.commit()
-            assert len(drain(consumer, 1)) == 1
+    with (
+        Coordinator(dsn, client_id="strict", settings=short()) as strict,
+        psycopg.connect(dsn) as connection,
+        strict.consumer(TOPIC, group=GROUP) as consumer,
+    ):
+        # A gap to be looked at while more is fetched.
+        strict.publish(TOPIC, "open", partition=0, connection=connection)
+        for number in range(30):
+            strict.publish(TOPIC, number, partition=1)
+            drain(consumer, 1)
+        connection.commit()
+        assert len(drain(consumer, 1)) == 1
     assert [record.error for record in caplog.records if record.msg == "exchange.failed"] == []
 
 

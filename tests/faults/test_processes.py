@@ -5,10 +5,10 @@ import time
 from pathlib import Path
 
 import pytest
-
-from coordinator import Coordinator
 from support.processes import Process, Task
 from support.shell import GROUP, TOPIC, committed, drain, epochs, owners, publish, query, short, wait_until
+
+from coordinator import Coordinator
 
 SETTINGS = {"lease_s": 1.5, "heartbeat_s": 0.3, "self_fence_margin_s": 0.3, "membership_poll_s": 0.2}
 

@@ -4,12 +4,12 @@ import threading
 import time
 
 import pytest
+from support.shell import Reading, committed, query, short, threads, wait_until
 
 from coordinator import Coordinator
 from coordinator.db.schema import install
 from coordinator.embedded import EmbeddedServer
 from coordinator.errors import CoordinatorError
-from support.shell import Reading, committed, query, short, threads, wait_until
 
 
 @pytest.fixture(scope="module")

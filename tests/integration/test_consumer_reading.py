@@ -6,10 +6,10 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from support.shell import GROUP, TOPIC, Reading, committed, drain, publish, query, short, threads, wait_until
 
 from coordinator import Coordinator, Outgoing
 from coordinator.errors import ConfigError, StaleEpochError
-from support.shell import GROUP, TOPIC, Reading, committed, drain, publish, query, short, threads, wait_until
 
 
 @pytest.fixture
@@ -127,10 +127,15 @@ def test_auto_ack__next_message_asked_for__settles_the_one_before(app, dsn):
 
 def test_auto_ack__body_raises__what_it_worked_on_is_not_acked(app, dsn):
     publish(app, 5, partition=0)
-    with pytest.raises(ZeroDivisionError), app.consumer(TOPIC, group=GROUP, auto_ack=True) as consumer:
-        for message in consumer:
-            if message.offset == 2:
-                raise ZeroDivisionError
+
+    def work():
+        with app.consumer(TOPIC, group=GROUP, auto_ack=True) as consumer:
+            for message in consumer:
+                if message.offset == 2:
+                    raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
     assert committed(dsn)[0] == 2
 
 

@@ -1,19 +1,19 @@
 """What a consumer takes (threads, connections, sockets, rows, CPU), and that it gives it back."""
 
 import gc
-import os
 import signal
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 import pytest
-
-from coordinator import Coordinator
-from coordinator.errors import NotFoundError
 from support.processes import Process, Task
 from support.proxy import backend_count
 from support.shell import GROUP, TOPIC, committed, drain, owners, publish, query, short, threads, wait_until
+
+from coordinator import Coordinator
+from coordinator.errors import NotFoundError
 
 OURS = {"coordinator-work", "coordinator-control"}
 
@@ -26,7 +26,7 @@ def app(dsn):
 
 
 def open_files():
-    return len(os.listdir("/proc/self/fd"))
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_close__gives_back_threads_connections_and_sockets(app, dsn):
@@ -256,9 +256,8 @@ def test_run__sigterm_and_the_handler_never_returns__gives_back_and_ends_with_on
 def test_run__sigterm_while_it_starts__ends_and_owns_nothing(app, dsn, tmp_path, wait_s):
     """Case 27. Before Python has come to install a handler, the signal ends it by default: also an end."""
     publish(app, 20)
-    with Process(
-        Task(dsn, TOPIC, GROUP, mode="subscribe", settings={"lease_s": 1.5, "heartbeat_s": 0.3}), tmp_path
-    ) as process:
+    settings = {"lease_s": 1.5, "heartbeat_s": 0.3, "self_fence_margin_s": 0.3}
+    with Process(Task(dsn, TOPIC, GROUP, mode="subscribe", settings=settings), tmp_path) as process:
         if wait_s < 0.5:
             time.sleep(wait_s)
         else:

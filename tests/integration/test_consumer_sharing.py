@@ -3,9 +3,9 @@
 import time
 
 import pytest
+from support.shell import GROUP, TOPIC, Reading, committed, epochs, owners, publish, query, short, wait_until
 
 from coordinator import Coordinator
-from support.shell import GROUP, TOPIC, Reading, committed, epochs, owners, publish, query, short, wait_until
 
 PARTITIONS = 8
 
