@@ -108,7 +108,7 @@ def test_sigkill__restarted_at_once_under_the_same_client_id__has_everything_wit
 def test_sigkill__again_and_again__nothing_is_lost_and_nothing_confirmed_repeats(app, dsn, start):
     published = publish(app, 300)
     processes = []
-    for round_ in range(5):
+    for round_ in range(4):
         processes.append(start(f"p{round_}", work_s=0.004, mode=("iterate", "batch")[round_ % 2]))
         wait_until(lambda: processes[-1].events("ready"))
         wait_until(lambda: len(processes[-1].events("committed")) > 10 or sum(committed(dsn).values()) == 300, 8)
