@@ -77,9 +77,11 @@ def test_group__member_leaves__the_others_have_its_partitions_at_once(app, dsn, 
 def test_group__more_members_than_partitions__the_rest_waits_and_steps_in(app, dsn, join):
     app.create_topic("single", 1)
     first = Coordinator(dsn, client_id="a", settings=short()).consumer("single", group="one").start()
-    second = Coordinator(dsn, client_id="b", settings=short()).consumer("single", group="one").start()
+    second = Coordinator(dsn, client_id="b", settings=short()).consumer("single", group="one")
     try:
+        # Before the other joins: of two that join together either may get it.
         wait_until(lambda: owners(dsn, "one") == {0: "a"})
+        second.start()
         app.publish("single", 1)
         (message,) = first.poll(1, 5)
         message.ack()
