@@ -8,7 +8,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from coordinator.app import AsyncCoordinator, Coordinator
     from coordinator.consumer.blocking import Consumer
-    from coordinator.errors import CoordinatorError
+    from coordinator.errors import CoordinatorError, Reject, Retry
     from coordinator.model import Message, Outgoing, Published
     from coordinator.producer.encode import Codec
     from coordinator.settings import Settings
@@ -23,6 +23,8 @@ _PLACES = {
     "Message": "coordinator.model",
     "Outgoing": "coordinator.model",
     "Published": "coordinator.model",
+    "Reject": "coordinator.errors",
+    "Retry": "coordinator.errors",
     "Settings": "coordinator.settings",
 }
 
@@ -35,6 +37,8 @@ __all__ = [
     "Message",
     "Outgoing",
     "Published",
+    "Reject",
+    "Retry",
     "Settings",
 ]
 

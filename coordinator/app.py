@@ -4,13 +4,15 @@ import logging
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 from uuid import UUID
 
-from coordinator.consumer.blocking import Consumer, Decode, Handler, Registration, Start, Workers, check_start
+from coordinator.consumer.blocking import Consumer, Decode, Handler, Registration, Workers
+from coordinator.consumer.options import Options, Start
 from coordinator.consumer.runtime import Runtime
 from coordinator.db.connect import AsyncPool, Pool
 from coordinator.db.drive import aexecute, execute
@@ -28,6 +30,10 @@ log = logging.getLogger("coordinator")
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Handler)
+P = TypeVar("P")
+
+# How often `run` looks whether it should end.
+_LOOK_S = 0.1
 
 _DEFAULT_MAX_MESSAGE_BYTES = 1024 * 1024
 
@@ -81,15 +87,16 @@ class _Base:
             install(self._dsn, self.schema)
         return self._dsn
 
-    def _pool_arguments(self) -> tuple[str, str, int, float, float, str]:
+    def _pool_of(self, kind: Callable[..., P]) -> P:
         settings = self.settings
-        return (
+        return kind(
             self.dsn,
             self.schema,
             settings.pool_size,
             settings.pool_timeout_s,
             settings.connect_timeout_s,
             f"coordinator pool {self.client_id}"[:63],
+            prepare=settings.prepare,
         )
 
     def _stop_embedded(self) -> None:
@@ -205,33 +212,43 @@ class Coordinator(_Base):
         return found
 
     def consumer(
-        self, *topics: str, group: str, start: Start = "earliest", auto_ack: bool = False, **options: object
+        self, *topics: str, group: str, start: Start = "earliest", auto_ack: bool = False, **options: Any
     ) -> Consumer:
         """Return a consumer of these topics in a group; it joins when it is first used.
 
         Args:
             start: Where a group starts that has not read a topic before: earliest, latest or a time.
             auto_ack: Each message is acked when the next is asked for.
-            options: ordering="partition", concurrency=1; nothing else is there yet.
+            options: ordering, max_attempts, max_crashes, retry, on_error, max_rate, on_dead_letter: see Options.
 
         Raises:
             ConfigError: A wrong argument.
         """
-        _check_subscription(topics, group, options)
+        for name in ("concurrency", "batch_size", "transactional", "max_processing_s"):
+            if name in options:
+                raise ConfigError(f"{name} is for @subscribe; a consumer is one thread's, and takes what it asks for")
+        chosen = _options(topics, group, start, options)
         runtime = Runtime(self.dsn, self.schema, self.settings, self.client_id)
-        return Consumer(runtime, topics, group, start, self.codec.decode, auto_ack=auto_ack)
+        return Consumer(runtime, chosen, self.codec.decode, auto_ack=auto_ack)
 
-    def subscribe(self, *topics: str, group: str, start: Start = "earliest", **options: object) -> Callable[[H], H]:
-        """Register a handler, for `run`: it returns: acked; it raises: delivered again after the visibility timeout.
+    def subscribe(self, *topics: str, group: str, start: Start = "earliest", **options: Any) -> Callable[[H], H]:
+        """Register a handler for `run`.
+
+        It gets a message (with batch_size a list of them; with transactional a connection, too). It returns: acked. It raises:
+        delivered again after a delay, and a dead letter when its attempts are spent; Retry and Reject say what they want.
+
+        Args:
+            start: Where a group starts that has not read a topic before: earliest, latest or a time.
+            options: ordering, concurrency, max_attempts, max_crashes, retry, on_error, transactional, batch_size, max_rate,
+                max_processing_s, on_dead_letter: see Options.
 
         Raises:
             ConfigError: A wrong argument.
         """
-        _check_subscription(topics, group, options)
-        check_start(start)
+        chosen = _options(topics, group, start, options)
 
         def register(handler: H) -> H:
-            self._registrations.append(Registration(handler, topics, group, start))
+            self._registrations.append(Registration(handler, chosen))
             return handler
 
         return register
@@ -251,11 +268,13 @@ class Coordinator(_Base):
         self._stop.clear()
         runtime = Runtime(self.dsn, self.schema, self.settings, self.client_id)
         workers = Workers(runtime, self._registrations, self.codec.decode)
-        with _signals(self._stop) if install_signal_handlers else _nothing():
+        with _signals() if install_signal_handlers else _nothing() as signals:
             workers.start()
-            while not self._stop.wait(0.5) and runtime.failure is None:
-                pass
-            clean = workers.stop()
+            while not (self._stop.is_set() or signals) and runtime.failure is None:
+                time.sleep(_LOOK_S)
+            clean = workers.stop(at_once=lambda: len(signals) > 1)
+        if workers.left_count:
+            log.warning("handlers.left", extra={"count": workers.left_count})
         runtime.check()
         return 0 if clean else 1
 
@@ -302,7 +321,7 @@ class Coordinator(_Base):
         if self._pool_made is None:
             with self._making:
                 if self._pool_made is None:
-                    self._pool_made = Pool(*self._pool_arguments())
+                    self._pool_made = self._pool_of(Pool)
         return self._pool_made
 
     @property
@@ -379,7 +398,7 @@ class AsyncCoordinator(_Base):
     @property
     def _pool(self) -> AsyncPool:
         if self._pool_made is None:
-            self._pool_made = AsyncPool(*self._pool_arguments())
+            self._pool_made = self._pool_of(AsyncPool)
         return self._pool_made
 
     @property
@@ -405,44 +424,51 @@ class _Peeked:
     def ack(self, message: Message, *, wait: bool) -> None:  # noqa: ARG002 - the shape of Settler
         raise TypeError(f"{message!r} was read without a group: there is nothing to settle")
 
-    def nack(self, message: Message) -> None:
+    def nack(self, message: Message, delay_s: float | None) -> None:  # noqa: ARG002 - the shape of Settler
         self.ack(message, wait=False)
 
-    def extend(self, message: Message, seconds: float) -> None:  # noqa: ARG002 - the shape of Settler
+    def reject(self, message: Message, reason: str) -> None:  # noqa: ARG002 - the shape of Settler
         self.ack(message, wait=False)
 
+    def transaction(self, message: Message, connection: Any) -> Any:  # noqa: ARG002 - the shape of Settler
+        self.ack(message, wait=False)
 
-def _check_subscription(names: Sequence[str], group: str, options: Mapping[str, object]) -> None:
-    if not names or not all(isinstance(name, str) for name in names):
-        raise ConfigError(f"wanted the names of one or more topics, found {names!r}")
-    if not group:
-        raise ConfigError(f"group: wanted a name, found {group!r}")
-    for option, value in options.items():
-        if (option, value) not in (("ordering", "partition"), ("concurrency", 1)):
-            raise ConfigError(f'{option}={value!r} is not available; there is ordering="partition" and concurrency=1')
+    def extend(self, message: Message, seconds: float) -> bool:  # noqa: ARG002 - the shape of Settler
+        self.ack(message, wait=False)
+        return False
+
+
+def _options(topics: tuple[str, ...], group: str, start: Start, options: Mapping[str, Any]) -> Options:
+    try:
+        return Options(topics, group, start, **options)
+    except TypeError as error:
+        known = ", ".join(sorted(Options.__dataclass_fields__))
+        raise ConfigError(f"{error}; there are: {known}") from error
 
 
 @contextmanager
-def _nothing() -> Iterator[None]:
-    yield
+def _nothing() -> Iterator[list[int]]:
+    yield []
 
 
-def _signals(stop: threading.Event) -> AbstractContextManager[None]:
-    """Set `stop` at SIGTERM and SIGINT while the body runs; signals reach the main thread only."""
-    if threading.current_thread() is not threading.main_thread():
-        return _nothing()
-    return _handled(stop)
+def _signals() -> AbstractContextManager[list[int]]:
+    """Collect SIGTERM and SIGINT while the body runs, instead of ending; they reach the main thread only.
+
+    The handler appends to a list and takes no lock: an Event could be held by the very code that it interrupts.
+    """
+    return _collected() if threading.current_thread() is threading.main_thread() else _nothing()
 
 
 @contextmanager
-def _handled(stop: threading.Event) -> Iterator[None]:
+def _collected() -> Iterator[list[int]]:
+    received: list[int] = []
+
     def on_signal(number: int, _frame: FrameType | None) -> None:
-        log.info("signal.received", extra={"signal": signal.Signals(number).name})
-        stop.set()
+        received.append(number)
 
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -95,8 +95,28 @@ class MemberDeadError(FencedError):
     """The member was declared dead, or has left. Join again, as a new member; it holds no partition any more."""
 
 
+class AlreadySettledError(FencedError):
+    """Another run of the message was first and is committed. Roll back; nothing is left to do for this message."""
+
+
 class HandlerError(CoordinatorError):
     """The user's handler failed; `__cause__` is what it raised. Fix the handler; the retry policy has the message."""
+
+
+class Retry(Exception):  # noqa: N818 - a handler raises it to say what should happen, it is no error of ours
+    """Raised by a handler, from any depth: deliver the message again, after `delay_s` seconds if that is given."""
+
+    def __init__(self, delay_s: float | None = None, reason: str = "asked for a retry") -> None:
+        super().__init__(reason)
+        self.delay_s = delay_s
+
+
+class Reject(Exception):  # noqa: N818 - as Retry
+    """Raised by a handler, from any depth: straight to the dead letters, with this reason."""
+
+    def __init__(self, reason: str = "rejected by the handler") -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class UnavailableError(CoordinatorError):
@@ -116,6 +136,7 @@ CLASS_BY_SQLSTATE: dict[str, type[CoordinatorError]] = {
     "KG006": MessageTooLargeError,
     "KG007": IsolationError,
     "KG008": DeniedError,
+    "KG011": AlreadySettledError,
     "42501": DeniedError,  # insufficient_privilege: not even the function may be called
     "57P01": UnavailableError,  # admin_shutdown, also pg_terminate_backend
     "57P02": UnavailableError,  # crash_shutdown

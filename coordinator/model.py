@@ -97,6 +97,7 @@ class GroupOffset:
     log_end_offset: int
     lag: int
     window_open: int
+    parked: int
     start_offset: int
     epoch: int
     progress_at: datetime
@@ -138,11 +139,15 @@ class GroupInfo:
 class Settler(Protocol):
     """Takes what a handler says of a delivery; the consumer shells implement it."""
 
-    def ack(self, message: "Message", *, wait: bool) -> None: ...
+    def ack(self, message: "Message", *, wait: bool) -> Any: ...
 
-    def nack(self, message: "Message") -> None: ...
+    def nack(self, message: "Message", delay_s: float | None) -> None: ...
 
-    def extend(self, message: "Message", seconds: float) -> None: ...
+    def reject(self, message: "Message", reason: str) -> None: ...
+
+    def extend(self, message: "Message", seconds: float) -> bool: ...
+
+    def transaction(self, message: "Message", connection: Any) -> Any: ...
 
     def decode(self, message: "Message") -> Any: ...
 
@@ -158,15 +163,28 @@ class Source:
     settler: Settler | None = None
 
 
+class Facts(NamedTuple):
+    """What is known of a message besides its row; fresh ones have none. alone: of its last crash."""
+
+    fails: int = 0
+    crashes: int = 0
+    alone: bool = False
+    replays: int = 0
+
+
 @dataclass(slots=True, eq=False)
 class Delivery:
     """One hand-over of a message: what a settling call names (offset, epoch, delivery number).
 
     Attributes:
+        owner: The claim in memory (core.partition.Partition), which knows the epoch.
         number: Of this hand-over, unique and rising within the coordinator.
-        attempt: How often the message was handed over to a handler of the group, this time included.
+        attempt: How often the message was handed over to a handler of the group, this time included; at least.
         deadline_s: Monotonic; when it is taken back.
+        started_s: Monotonic; when it was handed over.
+        extend_until_s: Monotonic; until then the deadline is moved on by itself, because a handler of ours is at it.
         live: Handed over, not settled, deadline ahead.
+        answered: Its handler has said ack, nack or reject; what it says after that is ignored.
     """
 
     owner: Any
@@ -175,7 +193,11 @@ class Delivery:
     number: int
     attempt: int
     deadline_s: float
+    started_s: float
+    facts: Facts | None = None
     live: bool = True
+    answered: bool = False
+    extend_until_s: float = 0.0
 
 
 class Message:
@@ -262,24 +284,43 @@ class Message:
             self._value: Any = settler.decode(self) if settler is not None else self.payload
             return self._value
 
-    def ack(self, *, wait: bool = False) -> None:
+    def ack(self, *, wait: bool = False) -> Any:
         """Settle: done, never delivered to this group again.
 
-        Durable with the next exchange, a few milliseconds later; with `wait` the call returns after its COMMIT.
+        Durable with the next exchange, a few milliseconds later; with `wait` the call returns after its COMMIT (in asyncio: await
+        what it returns).
 
         Raises:
             StaleEpochError: If the partition is owned by somebody else by now; the message is theirs.
             UnavailableError: With `wait`, if the database can't be reached in time; the ack stays queued.
         """
-        self._settler().ack(self, wait=wait)
+        return self._settler().ack(self, wait=wait)
 
-    def nack(self) -> None:
-        """Give back: delivered again to the owner of the partition."""
-        self._settler().nack(self)
+    def nack(self, *, delay_s: float | None = None) -> None:
+        """Give back as failed: delivered again after `delay_s`, or what the retry policy says; a dead letter when that is spent.
 
-    def extend(self, seconds: float) -> None:
-        """Move the deadline to `seconds` from now."""
-        self._settler().extend(self, seconds)
+        Ignored when the delivery's deadline has passed: it was taken back then.
+        """
+        self._settler().nack(self, delay_s)
+
+    def reject(self, reason: str = "rejected") -> None:
+        """Settle as a dead letter. Ignored when the delivery's deadline has passed."""
+        self._settler().reject(self, reason)
+
+    def extend(self, seconds: float) -> bool:
+        """Move the deadline to `seconds` from now, an hour at most; False, and nothing happens, when it has passed."""
+        return self._settler().extend(self, seconds)
+
+    def transaction(self, connection: Any = None) -> Any:
+        """Return a context manager: a transaction in which this message is acked at the end, or nothing of it happens.
+
+        It yields the connection: one of our pool, or the one that is given. In asyncio it is an asynchronous one.
+
+        Raises (at the end of the block):
+            StaleEpochError: Not the owner any more; everything in the block was rolled back.
+            AlreadySettledError: Another run was first; everything in the block was rolled back.
+        """
+        return self._settler().transaction(self, connection)
 
     def _settler(self) -> Settler:
         settler = self._source.settler
@@ -302,6 +343,16 @@ class Claim:
     committed: int
     done: tuple[tuple[int, int], ...]
     takeover: bool
+    crashes: tuple["Crash", ...] = ()
+    parked: tuple[tuple[int, str | None], ...] = ()
+
+
+class Crash(NamedTuple):
+    """One unclean end of an earlier owner: what it may have been running, whether that was one message, and how long ago."""
+
+    offsets: tuple[tuple[int, int], ...]
+    alone: bool
+    age_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +409,9 @@ class Settled(NamedTuple):
     committed: int | None
     hwm: int | None
     high: int
+    holes: int | None = None
+    refused: list[int] | None = None
+    refusal: str | None = None
 
 
 class Resolved(NamedTuple):
@@ -368,6 +422,21 @@ class Resolved(NamedTuple):
     committed: int
     hwm: int
     done: tuple[tuple[int, int], ...]
+    acked: tuple[tuple[int, int], ...] = ()
+
+
+class Due(NamedTuple):
+    """Until when the next parked message of a claim waits; None where none does."""
+
+    ord: int
+    due_in_s: float | None
+
+
+class Parked(NamedTuple):
+    """A parked message that was handed out, with its facts."""
+
+    row: Row
+    facts: Facts
 
 
 @dataclass(slots=True)

@@ -34,13 +34,18 @@ class Settings:
         membership_poll_s: Pause between looks at the groups' membership, when no notification comes.
         visibility_timeout_s: From a hand-over to the moment when an unsettled delivery is taken back.
         prefetch: The most messages read ahead per partition; the window adapts below it.
-        max_holes: Runs of unresolved gaps per partition at which fetching stops.
+        prefetch_bytes: The most payload bytes read ahead per partition.
+        max_in_flight: Deliveries of the whole coordinator at the same time.
+        max_holes: Runs of unresolved gaps, or of what is not settled, per partition at which fetching stops.
+        max_parked: Messages that wait in the retries table, per partition, at which fetching stops.
         linger_s: How long an ack may wait for company before it is written alone.
         poll_max_s: The longest pause between polls when nothing happens.
         listen: Use LISTEN for wake-ups; polling is correct alone.
         drain_timeout_s: How long a stop waits for handlers.
         commit_timeout_s: How long a confirmed ack waits for its COMMIT, reconnects included.
         connect_timeout_s: For one attempt to connect.
+        round_trip_timeout_s: For one round trip of the coordinator's own; after it the connection is given up.
+        prepare: Let the driver prepare statements; off behind poolers that don't keep them.
         pool_size: Connections for publishing and administration, opened when needed.
         pool_timeout_s: How long a publish waits for one of them.
     """
@@ -51,13 +56,18 @@ class Settings:
     membership_poll_s: float = 2.0
     visibility_timeout_s: float = 30.0
     prefetch: int = 500
+    prefetch_bytes: int = 8 * 1024 * 1024
+    max_in_flight: int = 1000
     max_holes: int = 256
+    max_parked: int = 10_000
     linger_s: float = 0.01
     poll_max_s: float = 1.0
     listen: bool = True
     drain_timeout_s: float = 30.0
     commit_timeout_s: float = 30.0
     connect_timeout_s: float = 10.0
+    round_trip_timeout_s: float = 12.0
+    prepare: bool = True
     pool_size: int = 10
     pool_timeout_s: float = 10.0
 
@@ -84,12 +94,16 @@ _BOUNDS: tuple[tuple[str, float, float], ...] = (
     ("membership_poll_s", 0.05, 60),
     ("visibility_timeout_s", 0.05, 43200),
     ("prefetch", 1, 10000),
+    ("prefetch_bytes", 1, 2**40),
+    ("max_in_flight", 1, 1_000_000),
     ("max_holes", 1, 10000),
+    ("max_parked", 1, 1_000_000),
     ("linger_s", 0, 10),
     ("poll_max_s", 0.01, 60),
     ("drain_timeout_s", 0, 3600),
     ("commit_timeout_s", 0.1, 3600),
     ("connect_timeout_s", 1, 600),
+    ("round_trip_timeout_s", 0.5, 600),
     ("pool_size", 1, 1000),
     ("pool_timeout_s", 0.1, 600),
 )

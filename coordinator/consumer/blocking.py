@@ -5,38 +5,25 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from coordinator.consumer.runtime import Runtime
-from coordinator.core.loop import Subscription
-from coordinator.errors import ConfigError, FencedError, HandlerError
+from coordinator.consumer.options import Options, failure_of, results_of
+from coordinator.consumer.runtime import Runtime, place_of
+from coordinator.core.subscription import Subscription
+from coordinator.errors import ConfigError, FencedError, HandlerError, UnavailableError
 from coordinator.model import BYTES_CONTENT, Message
 from coordinator.observe import events
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    import psycopg
 
 log = logging.getLogger("coordinator")
 
 Decode = Callable[[bytes], Any]
-Handler = Callable[[Message], object]
-Start = str | datetime
-
-
-def check_start(start: Start) -> tuple[str, datetime | None]:
-    """Return p_from and p_from_time of join_group.
-
-    Raises:
-        ConfigError: If it is neither earliest, latest, nor a time with a zone.
-    """
-    if isinstance(start, datetime):
-        if start.tzinfo is None:
-            raise ConfigError(
-                f"start: found {start!r}, which has no time zone; wanted earliest, latest or a time with one"
-            )
-        return "time", start
-    if start not in ("earliest", "latest"):
-        raise ConfigError(f"start: found {start!r}; wanted earliest, latest or a datetime with a time zone")
-    return start, None
+Handler = Callable[..., object]
 
 
 class Settling:
@@ -47,7 +34,12 @@ class Settling:
         self._decode = decode
         self.ack = runtime.ack
         self.nack = runtime.nack
+        self.reject = runtime.reject
         self.extend = runtime.extend
+
+    def transaction(self, message: Message, connection: Any) -> "AbstractContextManager[psycopg.Connection[Any]]":
+        """See Message.transaction."""
+        return self._runtime.transaction([message], connection)
 
     def decode(self, message: Message) -> Any:
         """Decode a payload; bytes stay bytes."""
@@ -64,16 +56,14 @@ class Settling:
 class Consumer:
     """Messages of a group, one at a time or in batches; for one thread.
 
-    Within a partition the next message is handed over when the one before is settled. Use it as a context manager: leaving
-    it writes what is settled, gives back what is not, and leaves the group.
+    What order allows is handed over: with ordering="partition" the next message of a partition when the one before is
+    settled, with "key" the next of a key. Use it as a context manager: leaving it writes what is settled, gives back what
+    is not, and leaves the group.
     """
 
-    def __init__(
-        self, runtime: Runtime, topics: Sequence[str], group: str, start: Start, decode: Decode, *, auto_ack: bool
-    ) -> None:
-        start_name, start_time = check_start(start)
+    def __init__(self, runtime: Runtime, options: Options, decode: Decode, *, auto_ack: bool) -> None:
         self._runtime = runtime
-        self._join = (group, tuple(topics), start_name, start_time)
+        self._options = options
         self._settling = Settling(runtime, decode)
         self._auto_ack = auto_ack
         self._pending: list[Message] = []
@@ -94,7 +84,7 @@ class Consumer:
             UnavailableError: No server.
         """
         if not self._started:
-            self._runtime.start([self._join], self._settling)
+            self._runtime.start([self._options], self._settling)
             self._subscriptions = list(self._runtime.engine.subscriptions.values())
             self._started = True
         return self
@@ -104,6 +94,8 @@ class Consumer:
 
         With automatic acks, what the call before returned is settled by this one.
         """
+        if max_messages < 1:
+            raise ConfigError(f"max_messages: wanted 1 or more, found {max_messages!r}")
         if self._closed:
             return []
         if not self._started:
@@ -121,11 +113,40 @@ class Consumer:
             yield from self.poll(1)
 
     def batches(self, max_messages: int = 500, timeout_s: float | None = None) -> Iterator[list[Message]]:
-        """Yield lists of up to `max_messages`; after `timeout_s` without any, an empty one."""
+        """Yield lists of up to `max_messages`; after `timeout_s` without any, an empty one.
+
+        A message that has failed before comes in a list of its own.
+        """
         while not self._closed:
             batch = self.poll(max_messages, timeout_s)
             if batch or timeout_s is not None:
                 yield batch
+
+    def transaction(
+        self, messages: Sequence[Message], connection: object = None
+    ) -> "AbstractContextManager[psycopg.Connection[Any]]":
+        """`Message.transaction` for a batch: its effects and all its acks, or nothing."""
+        return self._runtime.transaction(messages, connection)
+
+    def pause(self) -> None:
+        """Hand nothing over until `resume`; the claims are kept."""
+        with self._runtime.lock:
+            self._runtime.engine.pause(self._subscriptions, paused=True)
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        with self._runtime.changed:
+            self._runtime.engine.pause(self._subscriptions, paused=False)
+            self._runtime.changed.notify_all()
+
+    def blocked_keys(self) -> list[tuple[str, int, str, int]]:
+        """Keys that a parked message blocks: topic, partition, key, and how many messages wait."""
+        with self._runtime.lock:
+            return [
+                (partition.source.topic, partition.source.partition, key, count)
+                for partition in self._runtime.engine.partitions.values()
+                for key, count in partition.lanes.blocked()
+            ]
 
     def commit(self) -> None:
         """Return when everything settled so far is durable.
@@ -158,7 +179,7 @@ class Consumer:
             try:
                 message.ack()
             except FencedError as error:
-                log.warning(events.ACK_REFUSED, extra={"error": str(error)})
+                log.warning(events.ACK_REFUSED, extra={**place_of(message), "error": str(error)})
 
     def __enter__(self) -> Self:
         return self.start()
@@ -177,13 +198,11 @@ class Registration:
     """One @subscribe."""
 
     handler: Handler
-    topics: tuple[str, ...]
-    group: str
-    start: Start
+    options: Options
 
 
 class Workers:
-    """Runs the handlers of subscriptions, each in a thread of its own, on one runtime."""
+    """Runs the handlers of subscriptions, each in as many threads as it asks for, on one runtime."""
 
     def __init__(self, runtime: Runtime, registrations: Sequence[Registration], decode: Decode) -> None:
         self._runtime = runtime
@@ -195,59 +214,108 @@ class Workers:
 
     def start(self) -> None:
         """Join all groups, then start the handlers' threads; raises as Consumer.start."""
-        joins = [(r.group, r.topics, *check_start(r.start)) for r in self._registrations]
-        self._runtime.start(joins, self._settling)
+        self._runtime.start([registration.options for registration in self._registrations], self._settling)
         for registration in self._registrations:
+            options = registration.options
             mine = [
                 subscription
                 for subscription in self._runtime.engine.subscriptions.values()
-                if subscription.group == registration.group and subscription.topic in registration.topics
+                if subscription.group == options.group and subscription.topic in options.topics
             ]
-            name = f"coordinator-handler-{registration.group}"
-            thread = threading.Thread(target=self._work, args=(registration.handler, mine), name=name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            for number in range(options.concurrency):
+                name = f"coordinator-handler-{options.group}-{number}"
+                thread = threading.Thread(target=self._work, args=(registration, mine), name=name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
 
-    def stop(self) -> bool:
+    def stop(self, *, at_once: Callable[[], bool] = lambda: False) -> bool:
         """Let running handlers finish within the drain timeout, write, release, leave.
 
+        Args:
+            at_once: Asked again and again; True ends the waiting.
+
         Returns:
-            False if a handler had to be left behind, or not everything could be released; what it had is given back.
+            False if a handler had to be left behind, or not everything could be released; what it had is given back,
+            and it is not charged.
         """
         self._stopping.set()
         deadline_s = time.monotonic() + self._runtime.settings.drain_timeout_s
         with self._runtime.changed:
             self._runtime.engine.drain()
             self._runtime.changed.notify_all()
-        for thread in self._threads:
-            thread.join(max(deadline_s - time.monotonic(), 0.0))
+        while any(thread.is_alive() for thread in self._threads) and time.monotonic() < deadline_s:
+            if at_once():
+                break
+            for thread in self._threads:
+                thread.join(0.05)
+                if thread.is_alive():
+                    break
         self.left_count = sum(thread.is_alive() for thread in self._threads)
         released = self._runtime.stop(self._runtime.settings.commit_timeout_s)
         return released and not self.left_count
 
-    def _work(self, handler: Handler, subscriptions: Sequence[Subscription]) -> None:
+    def _work(self, registration: Registration, subscriptions: Sequence[Subscription]) -> None:
+        options = registration.options
         while not self._stopping.is_set() and self._runtime.failure is None:
-            for message in self._runtime.take(subscriptions, 1, 1.0):
-                try:
-                    handler(message)
-                except Exception:
-                    # Not acked: it is delivered again when its deadline has passed.
-                    log.exception(events.HANDLER_FAILED, extra=_fields(message))
-                else:
-                    self._ack(message)
+            batch = self._runtime.take(subscriptions, options.batch_size, 1.0)
+            if not batch:
+                continue
+            self._begin(batch, options)
+            try:
+                returned = self._call(registration, batch)
+            except (FencedError, UnavailableError) as error:
+                self._not_charged(batch, error)
+            except BaseException as error:  # noqa: BLE001 - sys.exit() in a handler must not end its worker unnoticed
+                for message in batch:
+                    self._failed(message, error)
+            else:
+                if not options.transactional:
+                    self._settle(batch, returned, options)
+
+    def _begin(self, batch: Sequence[Message], options: Options) -> None:
+        """Its deadline is moved on as long as this thread is at it."""
+        until_s = time.monotonic() + options.max_processing_s
+        for message in batch:
+            if message.delivery is not None:
+                message.delivery.extend_until_s = until_s
+
+    def _call(self, registration: Registration, batch: list[Message]) -> object:
+        options = registration.options
+        argument: object = batch if options.batch_size > 1 else batch[0]
+        if not options.transactional:
+            return registration.handler(argument)
+        with self._runtime.transaction(batch) as connection:
+            registration.handler(argument, connection)
+        return None
+
+    def _settle(self, batch: Sequence[Message], returned: object, options: Options) -> None:
+        if options.batch_size == 1:
+            self._ack(batch[0])
+            return
+        for message, error in results_of(batch, returned):
+            if error is None:
+                self._ack(message)
+            else:
+                self._failed(message, error)
+
+    def _failed(self, message: Message, error: BaseException) -> None:
+        log.warning(events.HANDLER_FAILED, extra=place_of(message), exc_info=error)
+        try:
+            self._runtime.fail(message, error, failure_of(error))
+        except FencedError as fenced:
+            log.warning(events.ACK_REFUSED, extra={**place_of(message), "error": str(fenced)})
+
+    def _not_charged(self, batch: Sequence[Message], error: Exception) -> None:
+        """The claim is another's, another run was first, or there is no database: no failure of the handler."""
+        for message in batch:
+            log.warning(events.ACK_REFUSED, extra={**place_of(message), "error": str(error)})
+            try:
+                self._runtime.give_back(message)
+            except FencedError:
+                continue
 
     def _ack(self, message: Message) -> None:
         try:
             message.ack()
         except FencedError as error:
-            log.warning(events.ACK_REFUSED, extra={**_fields(message), "error": str(error)})
-
-
-def _fields(message: Message) -> dict[str, object]:
-    return {
-        "group": message.group,
-        "topic": message.topic,
-        "partition": message.partition,
-        "offset": message.offset,
-        "attempt": message.attempt,
-    }
+            log.warning(events.ACK_REFUSED, extra={**place_of(message), "error": str(error)})

@@ -5,10 +5,14 @@ from uuid import UUID
 
 from coordinator.core.loop import Exchange, Resolve
 from coordinator.core.partition import Partition
+from coordinator.core.ranges import compress
 from coordinator.model import Resolved
 from coordinator.protocol import deliveries
 from coordinator.protocol.deliveries import ClaimArrays, ExchangeCall
 from coordinator.protocol.statement import Statement
+
+# Parked messages handed out per claim and exchange.
+_MAX_DUE = 200
 
 
 def exchange_call(coordinator: UUID, exchange: Exchange) -> ExchangeCall:
@@ -20,6 +24,7 @@ def exchange_call(coordinator: UUID, exchange: Exchange) -> ExchangeCall:
             [(partition.seq, partition.hwm) for partition in exchange.partitions],
             exchange.settled,
             exchange.wants,
+            exchange.hard,
         ),
         release=deliveries.release_parameters(coordinator, _claims(exchange.releases)) if exchange.releases else None,
         fetch=deliveries.fetch_parameters(
@@ -32,6 +37,14 @@ def exchange_call(coordinator: UUID, exchange: Exchange) -> ExchangeCall:
             [ranges for _, ranges in exchange.gaps],
         )
         if exchange.gaps
+        else None,
+        due=deliveries.due_parameters(coordinator, _claims(exchange.parked), [_MAX_DUE] * len(exchange.parked))
+        if exchange.parked
+        else None,
+        parked=deliveries.parked_parameters(
+            _claims(exchange.parked), [compress(partition.handed) for partition in exchange.parked]
+        )
+        if exchange.parked
         else None,
     )
 

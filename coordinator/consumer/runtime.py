@@ -12,25 +12,27 @@ import selectors
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 import psycopg
 
 from coordinator.consumer.membership import moves, plan_of
+from coordinator.consumer.options import Options, limits_of
 from coordinator.consumer.requests import exchange_call, resolve_statement
-from coordinator.core.loop import Engine, Exchange, Limits, Resolve, Subscription, Wait
+from coordinator.consumer.transaction import transaction
+from coordinator.core.loop import Changes, Engine, Exchange, Resolve, Subscription, Wait
 from coordinator.core.partition import Partition
+from coordinator.core.retry import MAX_ERROR_CHARS, Failure, clean
 from coordinator.db import exchange as wire
-from coordinator.db.connect import connect, listen_statement
+from coordinator.db.connect import Pool, connect, listen_statement
 from coordinator.db.drive import drive
 from coordinator.db.schema import protocol_checked
 from coordinator.db.translate import translated
-from coordinator.errors import CoordinatorError, MemberDeadError, StaleEpochError, UnavailableError
-from coordinator.model import Claim, GroupState, Message, Settler
+from coordinator.db.watchdog import Watchdog
+from coordinator.errors import CoordinatorError, MemberDeadError, Reject, StaleEpochError, UnavailableError
+from coordinator.model import Claim, Delivery, GroupState, Message, Settler
 from coordinator.observe import events
 from coordinator.protocol import groups
 from coordinator.protocol.placeholder import render
@@ -45,6 +47,7 @@ _LONGEST_WAIT_S = 60.0
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
 _RELEASE_PATIENCE_S = 3.0
+_OUTAGE_PAUSE_S = 1.0
 
 
 class Runtime:
@@ -59,24 +62,20 @@ class Runtime:
         self.failure: BaseException | None = None
         self.assigned = False
         self._wake = threading.Event()
-        self.engine = Engine(
-            Limits(
-                visibility_timeout_s=settings.visibility_timeout_s,
-                max_window=settings.prefetch,
-                max_holes=settings.max_holes,
-                linger_s=settings.linger_s,
-                poll_max_s=settings.poll_max_s,
-            ),
-            self._wake.set,
-        )
+        self.engine = Engine(limits_of(settings), self._wake.set, random.random)
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
-        self._joins: list[tuple[str, Sequence[str], str, datetime | None]] = []
+        self._options: list[Options] = []
+        self._settler: Settler | None = None
+        self._joined = False
+        self._alive_after_all: UUID | None = None
+        self._claiming = False
         self._channels: set[str] = set()
         self._stopping = threading.Event()
-        self._nudge_in, self._nudge_out = socket.socketpair()
-        self._nudge_in.setblocking(False)
-        self._nudge_out.setblocking(False)
+        self._nudges: tuple[socket.socket, socket.socket] | None = None
+        self._first_connection: psycopg.Connection[Any] | None = None
+        self._watchdog = Watchdog(settings.round_trip_timeout_s)
+        self._handlers_pool: Pool | None = None
         self._work = threading.Thread(target=self._guard, args=(self._work_loop,), name="coordinator-work", daemon=True)
         self._control = threading.Thread(
             target=self._guard, args=(self._control_loop,), name="coordinator-control", daemon=True
@@ -84,26 +83,35 @@ class Runtime:
 
     # ---- life
 
-    def start(self, joins: Iterable[tuple[str, Sequence[str], str, datetime | None]], settler: Settler) -> None:
+    def start(self, options: Iterable[Options], settler: Settler) -> None:
         """Register and join in the caller's thread, so that what is wrong is raised here; then start the loops.
 
         Args:
-            joins: Group, topics, where a new group starts (earliest, latest or time), and that time.
+            options: One per subscription.
             settler: Gets what handlers say of their deliveries.
         """
-        self._joins = list(joins)
+        self._options = list(options)
+        self._settler = settler
+        self.id = uuid4()
+        connection = self._connect("control")
         try:
-            connection = self._connect("control")
-            try:
+            with self._watchdog.watch(connection):
                 drive(protocol_checked(self.schema), connection, self.schema)
-                self._join(connection, settler)
+            try:
+                self._join(connection)
             except BaseException:
-                connection.close()
+                # Nobody must wait a lease for a member that never came.
+                with contextlib.suppress(CoordinatorError, psycopg.Error):
+                    self._run(connection, groups.leave(self.id))
                 raise
         except BaseException:
-            self._close_nudge()
+            connection.close()
             raise
-        self._first_connection: psycopg.Connection[Any] | None = connection
+        self._nudges = socket.socketpair()
+        for end in self._nudges:
+            end.setblocking(False)
+        self._first_connection = connection
+        self._watchdog.start()
         self._control.start()
         self._work.start()
 
@@ -118,7 +126,7 @@ class Runtime:
             self.engine.abandon(self.engine.subscriptions.values())
             self.engine.drain()
             self.engine.flush()
-            while self.engine.partitions and self.failure is None and time.monotonic() < deadline_s:
+            while (self.engine.partitions or self._claiming) and self.failure is None and time.monotonic() < deadline_s:
                 unsaved = any(partition.holds_unsaved for partition in self.engine.partitions.values())
                 if time.monotonic() >= patience_s and not unsaved:
                     break
@@ -130,12 +138,17 @@ class Runtime:
         for thread in (self._work, self._control):
             if thread.ident is not None:
                 thread.join(max(deadline_s - time.monotonic(), 1.0))
-        self._close_nudge()
+                if thread.is_alive():
+                    # It waits for a server that does not answer.
+                    self._watchdog.cut()
+                    thread.join(1.0)
+        self._watchdog.stop()
+        if self._handlers_pool is not None:
+            self._handlers_pool.close()
+        nudges, self._nudges = self._nudges, None
+        for end in nudges or ():
+            end.close()
         return released
-
-    def _close_nudge(self) -> None:
-        self._nudge_in.close()
-        self._nudge_out.close()
 
     def check(self) -> None:
         """Raise what ended a loop: a process whose loop is dead must not look alive."""
@@ -174,28 +187,86 @@ class Runtime:
                 return
             self._wait_saved([(partition, partition.settled_count)])
 
-    def nack(self, message: Message) -> None:
-        """Give back; see Message.nack."""
+    def nack(self, message: Message, delay_s: float | None) -> None:
+        """Give back as failed; see Message.nack."""
+        self.fail(message, None, Failure("nack"), delay_s=delay_s)
+
+    def reject(self, message: Message, reason: str) -> None:
+        """Make it a dead letter; see Message.reject."""
+        self.fail(message, Reject(clean(reason, MAX_ERROR_CHARS)), Failure(clean(reason, MAX_ERROR_CHARS)))
+
+    def fail(
+        self, message: Message, error: BaseException | None, failure: Failure, *, delay_s: float | None = None
+    ) -> None:
+        """Take the failure of a delivery; ignored when it is not live any more."""
         assert message.delivery is not None
         with self.changed:
-            self.engine.nack(message.delivery)
+            verdict = self.engine.fail(
+                message.delivery,
+                error,
+                failure,
+                time.monotonic(),
+                random.random(),  # noqa: S311
+                delay_s=delay_s,
+            )
             self.changed.notify()
+        if verdict is not None:
+            log.warning(
+                events.DELIVERY_NACKED,
+                extra={
+                    **place_of(message),
+                    "error": verdict.message,
+                    "delay_s": verdict.delay_s,
+                    "reason": verdict.reason,
+                },
+            )
 
-    def extend(self, message: Message, seconds: float) -> None:
+    def give_back(self, message: Message) -> None:
+        """Take a delivery back without a charge."""
+        assert message.delivery is not None
+        with self.changed:
+            self.engine.give_back(message.delivery, time.monotonic(), _OUTAGE_PAUSE_S)
+
+    def extend(self, message: Message, seconds: float) -> bool:
         """Move the deadline; see Message.extend."""
         assert message.delivery is not None
         with self.lock:
-            self.engine.extend(message.delivery, time.monotonic() + seconds)
+            now_s = time.monotonic()
+            return self.engine.extend(message.delivery, now_s + seconds, now_s)
+
+    def transaction(
+        self, messages: Sequence[Message], connection: object = None
+    ) -> "contextlib.AbstractContextManager[psycopg.Connection[Any]]":
+        """A transaction in which messages are acked at the end; see Message.transaction."""
+        return transaction(self, messages, connection)
+
+    def handlers_pool(self) -> Pool:
+        """Connections for handlers' transactions; nothing of ours limits them but their number."""
+        with self.lock:
+            if self._handlers_pool is None:
+                wanted = sum(options.concurrency for options in self._options if options.transactional)
+                self._handlers_pool = Pool(
+                    self.dsn,
+                    self.schema,
+                    max(wanted, self.settings.pool_size),
+                    self.settings.pool_timeout_s,
+                    self.settings.connect_timeout_s,
+                    f"coordinator handlers {self.client_id}"[:63],
+                    prepare=self.settings.prepare,
+                )
+            return self._handlers_pool
 
     def commit(self) -> None:
         """Return when everything settled so far is durable.
 
         Raises:
-            StaleEpochError: Some of it belongs to claims that were lost; the rest was waited for.
+            StaleEpochError: Some of it belongs to claims that were lost, now or since the last commit; the rest was waited for.
             UnavailableError: Not in time.
         """
         with self.changed:
-            self._wait_saved([(p, p.settled_count) for p in self.engine.partitions.values() if p.holds_unsaved])
+            lost, self.engine.lost_unsaved = self.engine.lost_unsaved, []
+            goals = [(p, p.settled_count) for p in self.engine.partitions.values() if p.holds_unsaved]
+            self._wait_saved(goals, lost)
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Tell whether everything there is right now was read and settled; looks at the database once to say yes."""
@@ -205,7 +276,7 @@ class Runtime:
             self.engine.expect(time.monotonic())
             while time.monotonic() < deadline_s:
                 self.check()
-                if any(p.ready or p.in_flight for p in self.engine.partitions.values()):
+                if self.engine.active:
                     return False
                 if self.assigned and self.engine.exchange_count >= seen + 2 and self.engine.idle:
                     return True
@@ -216,7 +287,7 @@ class Runtime:
                 self.changed.wait(0.02)
             return False
 
-    def _wait_saved(self, goals: Sequence[tuple[Partition, int]]) -> None:
+    def _wait_saved(self, goals: Sequence[tuple[Partition, int]], lost_before: Sequence[Partition] = ()) -> None:
         """Wait with the lock held; an exchange that was under way when the goal was set does not count for it."""
         deadline_s = time.monotonic() + self.settings.commit_timeout_s
         self.engine.flush()
@@ -230,8 +301,9 @@ class Runtime:
                     )
                 self.engine.flush()
                 self.changed.wait(0.5)
-        lost = [partition for partition, count in goals if partition.lost and partition.saved_count < count]
+        lost = [*lost_before, *(p for p, count in goals if p.lost and p.saved_count < count and p not in lost_before)]
         if lost:
+            self.engine.lost_unsaved = [p for p in self.engine.lost_unsaved if p not in lost]
             names = ", ".join(f"{p.source.topic}/{p.key.partition} (epoch {p.epoch})" for p in lost)
             raise StaleEpochError(
                 f"lost before the ack was committed, and owned by somebody else: {names}", held=lost[0].epoch
@@ -248,6 +320,7 @@ class Runtime:
                 command = self.engine.next_command(time.monotonic())
                 if any(subscription.runnable for subscription in self.engine.subscriptions.values()):
                     self.changed.notify_all()
+            self._tell_late()
             if isinstance(command, Wait):
                 self._wake.wait(min(max(command.until_s - time.monotonic(), 0.0), _LONGEST_WAIT_S))
                 continue
@@ -255,6 +328,8 @@ class Runtime:
                 if connection is None:
                     connection = self._connect("work")
                 self._carry_out(connection, command)
+                if failures:
+                    log.info(events.CONNECTION_RESTORED, extra={"failures": failures})
                 failures = 0
             except (UnavailableError, psycopg.Error) as error:
                 failures += 1
@@ -272,25 +347,68 @@ class Runtime:
 
     def _carry_out(self, connection: psycopg.Connection[Any], command: Exchange | Resolve) -> None:
         if isinstance(command, Exchange):
-            answer = wire.run(connection, self.schema, exchange_call(self.id, command))
+            with self._watchdog.watch(connection):
+                answer = wire.run(connection, self.schema, exchange_call(self.id, command))
             with self.changed:
                 changes = self.engine.on_exchanged(
-                    command, answer.settled, answer.released, answer.rows, answer.gaps, time.monotonic()
+                    command,
+                    answer.settled,
+                    answer.released,
+                    answer.rows,
+                    answer.gaps,
+                    answer.due,
+                    answer.parked,
+                    time.monotonic(),
                 )
                 self.changed.notify_all()
-            if changes.released:
-                self._nudge()
         else:
-            answers = wire.run_alone(connection, self.schema, resolve_statement(self.id, command))
+            answers = self._run(connection, resolve_statement(self.id, command))
             with self.changed:
                 changes = self.engine.on_resolved(command, answers, time.monotonic())
                 self.changed.notify_all()
+        self._tell(changes)
+
+    def _tell(self, changes: Changes) -> None:
+        """Log what a report brought, and pass dead letters on to the hooks."""
         for partition in changes.lost:
             log.warning(events.PARTITION_LOST, extra=_fields(partition))
         for partition in changes.released:
             log.info(events.PARTITION_RELEASED, extra=_fields(partition))
-        if changes.lost:
+        for partition, reason in changes.refused:
+            log.error(events.DEAD_LETTER_REFUSED, extra={**_fields(partition), "error": reason})
+        for partition, entry in changes.buried:
+            letter = {
+                **_fields(partition),
+                "offset": entry["offset"],
+                "reason": entry["reason"],
+                "error": entry["error"]["error"],
+                "attempts": entry["attempts"],
+            }
+            log.error(events.DELIVERY_DEAD_LETTERED, extra=letter)
+            for options in self._options:
+                if options.group == letter["group"] and letter["topic"] in options.topics and options.on_dead_letter:
+                    try:
+                        options.on_dead_letter(letter)
+                    except Exception:
+                        log.exception(events.HOOK_FAILED, extra=letter)
+        if changes.lost or changes.released:
             self._nudge()
+
+    def _tell_late(self) -> None:
+        """Log deadlines that have passed, and handlers that take longer than the visibility timeout."""
+        with self.lock:
+            slow, self.engine.slow = self.engine.slow, []
+            late, self.engine.taken_back = self.engine.taken_back, []
+        now_s = time.monotonic()
+        for delivery in slow:
+            log.warning(
+                events.HANDLER_SLOW, extra={**_delivery_fields(delivery), "running_s": now_s - delivery.started_s}
+            )
+        for delivery, verdict in late:
+            log.warning(
+                events.DEADLINE_PASSED,
+                extra={**_delivery_fields(delivery), "error": verdict.message, "reason": verdict.reason},
+            )
 
     # ---- the control loop
 
@@ -300,8 +418,10 @@ class Runtime:
             try:
                 connection = self._first_connection or self._connect("control")
                 self._first_connection = None
-                with connection:
+                try:
                     self._control_session(connection)
+                finally:
+                    connection.close()
                 failures = 0
             except (UnavailableError, psycopg.Error) as error:
                 failures += 1
@@ -311,14 +431,18 @@ class Runtime:
     def _control_session(self, connection: psycopg.Connection[Any]) -> None:
         """Heartbeats, membership and wake-ups over one unbroken connection."""
         observed_since_s = time.monotonic()
-        self._listen(connection)
         heartbeat_at_s = membership_at_s = 0.0
+        self._listen(connection)
+        assert self._nudges is not None
         with selectors.DefaultSelector() as selector:
             selector.register(connection.fileno(), selectors.EVENT_READ)
-            selector.register(self._nudge_in, selectors.EVENT_READ)
+            selector.register(self._nudges[0], selectors.EVENT_READ)
             while not self._stopping.is_set():
                 now_s = time.monotonic()
                 try:
+                    if not self._joined:
+                        self._join(connection)
+                        heartbeat_at_s = membership_at_s = 0.0
                     if now_s >= heartbeat_at_s:
                         self._heartbeat(connection)
                         heartbeat_at_s = now_s + self.settings.heartbeat_s * random.uniform(0.8, 1.0)  # noqa: S311
@@ -326,8 +450,7 @@ class Runtime:
                         self._reconcile(connection, now_s - observed_since_s)
                         membership_at_s = now_s + self.settings.membership_poll_s * random.uniform(0.8, 1.0)  # noqa: S311
                 except MemberDeadError:
-                    self._rejoin(connection)
-                    heartbeat_at_s = membership_at_s = 0.0
+                    self._start_over()
                     continue
                 if self._notified(connection, selector, min(heartbeat_at_s, membership_at_s)):
                     membership_at_s = 0.0
@@ -341,8 +464,8 @@ class Runtime:
             channels = [notify.channel for notify in connection.notifies(timeout=0)]
         if not channels:
             for key, _ in selector.select(max(until_s - time.monotonic(), 0.0)):
-                if key.fileobj is self._nudge_in:
-                    self._nudge_in.recv(4096)
+                if isinstance(key.fileobj, socket.socket):
+                    key.fileobj.recv(4096)
                     look = True
             with translated(connection):
                 channels = [notify.channel for notify in connection.notifies(timeout=0)]
@@ -370,19 +493,24 @@ class Runtime:
         states = self._planned(connection)
         with self.lock:
             held = set(self.engine.partitions)
-            draining = self.engine.draining
+            self._claiming = not self.engine.draining
         found = moves(states, self.id, held)
         claims: list[Claim] = []
-        if found.wanted and not draining:
-            claims = self._run(connection, groups.claim(self.id, found.wanted))
-        with self.changed:
-            lost = self.engine.drop(found.lost)
-            self.engine.revoke(found.surplus)
-            for claim in claims:
-                partition = self.engine.on_claimed(claim, time.monotonic())
-                log.info(events.PARTITION_ASSIGNED, extra={**_fields(partition), "takeover": claim.takeover})
-            self.assigned = found.settled or (len(claims) == len(found.wanted) and not found.surplus and bool(claims))
-            self.changed.notify_all()
+        try:
+            if found.wanted and self._claiming:
+                claims = self._run(connection, groups.claim(self.id, found.wanted))
+        finally:
+            with self.changed:
+                lost = self.engine.drop(found.lost)
+                self.engine.revoke(found.surplus)
+                for claim in claims:
+                    partition = self.engine.on_claimed(claim, time.monotonic())
+                    log.info(events.PARTITION_ASSIGNED, extra={**_fields(partition), "takeover": claim.takeover})
+                self.assigned = found.settled or (
+                    len(claims) == len(found.wanted) and not found.surplus and bool(claims)
+                )
+                self._claiming = False
+                self.changed.notify_all()
         for partition in lost:
             # A release of ours that this look saw before the work loop had its answer is no loss.
             if not partition.revoking:
@@ -399,33 +527,38 @@ class Runtime:
                 log.info(events.GROUP_PLANNED, extra={"group_id": state.group_id, "version": state.version})
         return self._run(connection, groups.group_state(group_ids)) if stored else states
 
-    def _join(self, connection: psycopg.Connection[Any], settler: Settler) -> None:
+    def _join(self, connection: psycopg.Connection[Any]) -> None:
+        """Register and join every group; harmless when it is repeated after it was cut off half-way."""
+        if self._alive_after_all is not None:
+            # It was declared dead and charged with a crash, and is alive.
+            self._run(connection, groups.withdraw_charge(self._alive_after_all))
+            self._alive_after_all = None
+        assert self._settler is not None
         sent_s = time.monotonic()
-        self._run(
-            connection,
-            groups.register(self.id, self.client_id, socket.gethostname(), os.getpid(), self.settings.lease_s),
-        )
-        for group, topics, start, start_time in self._joins:
-            joined = self._run(connection, groups.join_group(self.id, group, topics, start, start_time))
+        host = socket.gethostname()
+        self._run(connection, groups.register(self.id, self.client_id, host, os.getpid(), self.settings.lease_s))
+        for options in self._options:
+            joined = self._run(
+                connection, groups.join_group(self.id, options.group, options.topics, *options.start_from())
+            )
             with self.lock:
                 for topic in joined.topics:
                     self._channels.add(topic.channel)
                     if (joined.group_id, topic.topic_id) not in self.engine.subscriptions:
-                        self.engine.subscribe(
-                            Subscription(group, joined.group_id, topic.name, topic.topic_id, settler, deque())
-                        )
-            log.info(events.MEMBER_JOINED, extra={"group": group, "member": str(self.id)})
-        self._settler = settler
+                        self.engine.subscribe(options.subscription(joined.group_id, topic, self._settler))
+            log.info(events.MEMBER_JOINED, extra={"group": options.group, "member": str(self.id)})
+        self._joined = True
         self._on_lease(sent_s)
 
-    def _rejoin(self, connection: psycopg.Connection[Any]) -> None:
+    def _start_over(self) -> None:
         """This coordinator was declared dead: drop everything and come back as a new one."""
         with self.changed:
             lost = self.engine.drop(list(self.engine.partitions))
-            self.id = uuid4()
+            old, self.id = self.id, uuid4()
+            self._joined = False
+            self._alive_after_all = old
             self.changed.notify_all()
-        log.warning(events.MEMBER_FENCED, extra={"member": str(self.id), "partitions": len(lost)})
-        self._join(connection, self._settler)
+        log.warning(events.MEMBER_FENCED, extra={"member": str(old), "partitions": len(lost)})
 
     def _leave(self, connection: psycopg.Connection[Any]) -> None:
         self._run(connection, groups.leave(self.id))
@@ -434,7 +567,7 @@ class Runtime:
     def _listen(self, connection: psycopg.Connection[Any]) -> None:
         if not self.settings.listen:
             return
-        with translated(connection):
+        with translated(connection), self._watchdog.watch(connection):
             for channel in sorted({*self._channels, render("coordinator.groups", self.schema)}):
                 connection.execute(listen_statement(channel))
         # What was published before LISTEN took effect was not told.
@@ -444,16 +577,23 @@ class Runtime:
     # ---- shared
 
     def _run(self, connection: psycopg.Connection[Any], statement: Statement[T]) -> T:
-        return wire.run_alone(connection, self.schema, statement)
+        with self._watchdog.watch(connection):
+            return wire.run_alone(connection, self.schema, statement)
 
     def _connect(self, purpose: str) -> psycopg.Connection[Any]:
-        return connect(self.dsn, self.settings.connect_timeout_s, f"coordinator {purpose} {self.client_id}"[:63])
+        return connect(
+            self.dsn,
+            self.settings.connect_timeout_s,
+            f"coordinator {purpose} {self.client_id}"[:63],
+            prepare=self.settings.prepare,
+        )
 
     def _nudge(self) -> None:
         """Make the control loop look at the membership now."""
         # An error: full, so it will look anyway; or closed, because it has stopped.
         with contextlib.suppress(OSError):
-            self._nudge_out.send(b"x")
+            if self._nudges is not None:
+                self._nudges[1].send(b"x")
 
     def _guard(self, loop: Callable[[], None]) -> None:
         try:
@@ -474,3 +614,18 @@ def _pause_s(failures: int) -> float:
 def _fields(partition: Partition) -> dict[str, object]:
     source = partition.source
     return {"group": source.group, "topic": source.topic, "partition": source.partition, "epoch": source.epoch}
+
+
+def _delivery_fields(delivery: Delivery) -> dict[str, object]:
+    return {**_fields(delivery.owner), "offset": delivery.offset, "attempt": delivery.attempt}
+
+
+def place_of(message: Message) -> dict[str, object]:
+    """Return the log fields that name a delivery."""
+    return {
+        "group": message.group,
+        "topic": message.topic,
+        "partition": message.partition,
+        "offset": message.offset,
+        "attempt": message.attempt,
+    }

@@ -53,6 +53,12 @@ class InFlight:
         self._compact()
         return True
 
+    def revive(self, delivery: Delivery, deadline_s: float) -> None:
+        """Give a delivery that `pop_due` returned a later deadline: its handler is alive."""
+        delivery.live = True
+        delivery.deadline_s = deadline_s
+        self.push(delivery)
+
     def pop_due(self, now_s: float) -> list[Delivery]:
         """Take out and return the deliveries whose deadline is at or before `now_s`, earliest first."""
         due: list[Delivery] = []

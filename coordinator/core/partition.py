@@ -2,11 +2,28 @@
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from coordinator.core.gaps import Gaps
-from coordinator.core.ranges import Range, compress, merge, subtract
+from coordinator.core.ordering import Lanes
+from coordinator.core.ranges import Range, compress, contains, merge, subtract
+from coordinator.core.subscription import Subscription
 from coordinator.core.window import Window
-from coordinator.model import Claim, Delivery, PartitionKey, Row, Source
+from coordinator.model import Claim, Crash, Delivery, Facts, PartitionKey, Row, Source
+
+# One line of what is more than an ack, for settle_hard; k is its kind.
+Entry: TypeAlias = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Failing:
+    """A message whose failure is not known to be written yet. acked: a late ack came after the failure was sent."""
+
+    row: Row
+    entry: Entry
+    facts: Facts
+    acked: bool = False
 
 
 class Partition:
@@ -17,43 +34,66 @@ class Partition:
         position: Every offset of the window below it was read, found missing, or was done before.
         done: Ranges at or above `committed` that were settled before this ownership began, or before a reconnect.
         ready: Read and not handed over, in offset order.
+        urgent: To be started before those: redeliveries, retries that are due, successors of a settled key.
         in_flight: The newest delivery of each message that is handed over and not settled, by offset.
+        failing: Failed, and the failure not known to be written.
+        parked: Everything in the retries table, with its key. handed: the part of it that is in memory, to run.
+        facts: What is known of messages that are not fresh.
         settled: Offsets to be written with the next exchange. unsent: ranges to be written with it, which are proven gaps
-            and what an earlier exchange did not write.
-        sent: What the exchange under way, or one of unknown outcome, carries.
+            and what an earlier exchange did not write. hard: what is more than an ack.
+        sent, sent_hard: What the exchange under way, or one of unknown outcome, carries.
         uncertain: An exchange's outcome is not known; nothing starts until it is.
         revoking: To be released as soon as nothing is in flight.
         lost: Owned by somebody else; settling calls are refused.
+        busy_until_s: Somebody holds the claim's row: it is left alone until then.
+        given_back: Taken back while the claim is revoked; an ack is still taken until it is released.
+        runs: Transactional runs that are alive, by offset. unfolded: acked in a transaction, the acks row is still there.
     """
 
     __slots__ = (
+        "busy_until_s",
+        "check_parked",
         "committed",
+        "crashes",
         "done",
+        "due_at_s",
+        "facts",
+        "failing",
         "gaps",
+        "given_back",
+        "handed",
+        "hard",
         "high",
+        "hold_until_s",
+        "holes",
         "hwm",
         "in_flight",
         "key",
+        "lanes",
         "lost",
+        "parked",
         "position",
         "queued",
         "ready",
         "recovering",
         "revoking",
+        "runs",
         "saved_count",
         "sent",
+        "sent_hard",
         "seq",
         "settled",
         "settled_count",
         "source",
-        "starts",
         "subscription",
         "uncertain",
+        "unfolded",
         "unsent",
+        "urgent",
         "window",
     )
 
-    def __init__(self, claim: Claim, source: Source, subscription: object, window: Window) -> None:
+    def __init__(self, claim: Claim, source: Source, subscription: Subscription, window: Window) -> None:
         self.key: PartitionKey = claim.key
         self.source = source
         self.subscription = subscription
@@ -62,15 +102,24 @@ class Partition:
         self.hwm = claim.committed
         self.position = claim.committed
         self.high = -1
+        self.holes = len(claim.done)
         self.done: list[Range] = list(claim.done)
+        self.crashes: tuple[Crash, ...] = claim.crashes
         self.window = window
         self.gaps = Gaps()
+        self.lanes = Lanes()
         self.ready: deque[Row] = deque()
+        self.urgent: deque[Row] = deque()
         self.in_flight: dict[int, Delivery] = {}
-        self.starts: dict[int, int] = {}
+        self.failing: dict[int, Failing] = {}
+        self.parked: dict[int, str | None] = dict(claim.parked)
+        self.handed: set[int] = set()
+        self.facts: dict[int, Facts] = {}
         self.settled: list[int] = []
         self.unsent: list[Range] = []
+        self.hard: list[Entry] = []
         self.sent: list[Range] | None = None
+        self.sent_hard: list[Entry] = []
         self.settled_count = 0
         self.saved_count = 0
         self.uncertain = False
@@ -78,6 +127,15 @@ class Partition:
         self.revoking = False
         self.lost = False
         self.queued = False
+        self.check_parked = bool(claim.parked)
+        self.due_at_s = float("inf")
+        self.hold_until_s = 0.0
+        self.busy_until_s = 0.0
+        self.given_back: set[int] = set()
+        self.runs: dict[int, int] = {}
+        self.unfolded: set[int] = set()
+        if subscription.by_key:
+            self.lanes.load(claim.parked)
 
     @property
     def epoch(self) -> int:
@@ -85,15 +143,54 @@ class Partition:
 
     @property
     def holds_unsaved(self) -> bool:
-        """Something was settled that no known COMMIT carries."""
-        return bool(self.settled or self.unsent or self.sent)
+        """Something was settled, or failed, that no known COMMIT carries."""
+        return bool(self.settled or self.unsent or self.sent or self.hard or self.sent_hard)
 
-    def want(self, max_holes: int) -> int:
+    @property
+    def busy(self) -> bool:
+        """A message is handed over, or failed and not written."""
+        return bool(self.in_flight or self.failing)
+
+    def want(self, max_holes: int, max_parked: int) -> int:
         """By how many offsets the window may grow now: nothing before a bound, a release, or an unread rest."""
-        if self.revoking or self.uncertain or self.lost or self.position < self.hwm or len(self.gaps) >= max_holes:
+        if (
+            self.revoking
+            or self.uncertain
+            or self.lost
+            or self.position < self.hwm
+            or len(self.ready) * 2 > self.window.size
+        ):
             return 0
-        buffered = len(self.ready) + len(self.in_flight)
-        return self.window.size - buffered if 2 * len(self.ready) <= self.window.size else 0
+        if len(self.gaps) >= max_holes or self.holes >= max_holes or len(self.parked) >= max_parked:
+            return 0
+        if self.lanes.waiting_count >= self.window.max_waiting:
+            return 0
+        # A gap is a message that may appear any moment: a large open transaction must not flood the reader when it commits.
+        buffered = len(self.ready) + len(self.urgent) + len(self.in_flight) + self.gaps.size
+        return max(self.window.size - buffered, 0)
+
+    def may_start(self) -> bool:
+        """Tell whether `ready` or `urgent` has something that order and state allow to start."""
+        if self.uncertain or self.revoking or self.lost or self.recovering:
+            return False
+        if not self.subscription.one_at_a_time:
+            return bool(self.urgent or self.ready)
+        if self.in_flight or self.failing:
+            return False
+        if self.urgent:
+            return True
+        if not self.ready or self.parked:
+            return False
+        stable = self.gaps.first
+        return stable is None or self.ready[0][1] < stable
+
+    def charge(self, row: Row) -> Facts | None:
+        """What is known of a row: facts from the retries table, or the crash rows that cover it."""
+        known = self.facts.get(row[1])
+        if known is not None or not self.crashes:
+            return known
+        covering = [crash for crash in self.crashes if contains(crash.offsets, row[1])]
+        return Facts(crashes=len(covering), alone=covering[0].alone) if covering else None
 
     def next_settled(self) -> list[Range]:
         """Move what is to be settled into `sent` and return it."""
@@ -105,13 +202,17 @@ class Partition:
         self.sent = ranges
         return ranges
 
+    def next_hard(self) -> list[Entry]:
+        """Move what is more than an ack into `sent_hard` and return it."""
+        self.sent_hard, self.hard = self.hard, []
+        return self.sent_hard
+
     def on_saved(self, seq: int, committed: int, hwm: int, settled_count: int) -> None:
         """An exchange is known to have committed; `settled_count` is the count it carried everything up to."""
         self.seq, self.committed, self.hwm = seq, committed, hwm
+        # What was done above the window before this ownership may carry the committed offset past what was read.
+        self.position = max(self.position, committed)
         self.saved_count = settled_count
-        if self.recovering and self.sent:
-            # The read behind this COMMIT does not return them, and they must not look like gaps to it.
-            self.done = merge(self.done, self.sent)
         self.sent = None
         if self.done and self.done[0][1] <= committed:
             self.done = [(lo, hi) for lo, hi in self.done if hi > committed]
@@ -121,62 +222,71 @@ class Partition:
         if self.sent:
             self.unsent = merge(self.unsent, self.sent)
         self.sent = None
+        self.hard = self.sent_hard + self.hard
+        self.sent_hard = []
 
     def on_read(self, rows: Sequence[Row]) -> None:
         """Take in a read of [position, hwm): rows are in offset order; what is missing is a gap."""
         if self.position >= self.hwm:
             return
         if self.recovering:
-            rows = self._unknown(rows)
-        # A recovery reads from the committed offset as it was, and the exchange may have moved that.
-        lo, hi = max(self.position, self.committed), self.hwm
+            held = self._held()
+            rows = [row for row in rows if not contains(held, row[1])]
+        lo, hi = self.position, self.hwm
         self.ready.extend(rows)
+        if rows:
+            self.window.on_read(len(rows), sum(len(row[7]) for row in rows))
         if len(rows) != hi - lo:
-            known = merge(self.done, compress(row[1] for row in rows), self._known())
+            known = merge(self.done, compress(row[1] for row in rows), self._held() if self.recovering else [])
             self.gaps.note(list(subtract((lo, hi), known)))
         self.position = hi
         if self.recovering:
             self.recovering = False
-            self.ready = deque(sorted(self.ready, key=lambda row: row[1]))
+            self.ready = deque(sorted(self.ready, key=_offset))
 
     def on_appeared(self, rows: Iterable[Row]) -> None:
         """Take in stragglers: rows below the position that were gaps until now."""
         fresh = list(rows)
         if fresh:
-            self.ready = deque(sorted([*fresh, *self.ready], key=lambda row: row[1]))
+            self.ready = deque(sorted([*fresh, *self.ready], key=_offset))
 
-    def give_back(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
-        """Return deliveries to the head of the ready queue; those that were settled, or handed over anew, are left out."""
-        back = [delivery for delivery in deliveries if self.in_flight.get(delivery.offset) is delivery]
-        for delivery in back:
-            del self.in_flight[delivery.offset]
-            self.starts[delivery.offset] = delivery.attempt
-        if back and not self.revoking:
-            self.ready.extendleft(sorted((delivery.row for delivery in back), key=lambda row: -row[1]))
-            if len(self.ready) > len(back) and self.ready[len(back)][1] < self.ready[len(back) - 1][1]:
-                self.ready = deque(sorted(self.ready, key=lambda row: row[1]))
-        return back
-
-    def recover(self, seq: int, committed: int, hwm: int, done: Sequence[Range]) -> None:
+    def recover(self, seq: int, committed: int, hwm: int, done: Sequence[Range], acked: Sequence[Range]) -> None:
         """Start again from the newest progress after a reconnect; what is held in memory is kept.
 
         The answer of an exchange may be lost after its COMMIT: then a window exists whose rows were never received. All
         of [committed, hwm) is read again, and what is not held already is taken in; nothing of a window is forgotten.
         """
         self.seq, self.committed, self.hwm = seq, committed, hwm
-        self.done = list(done)
+        self.done = merge(done, acked)
+        self.holes = len(done)
         self.position = committed
-        self.recovering = True
+        self.recovering = committed < hwm and not self.revoking
         self.uncertain = False
+        self.check_parked = True
         self.gaps = Gaps()
+        for lo, hi in acked:
+            for offset in range(lo, hi):
+                if offset not in self.in_flight and offset not in self.unfolded:
+                    self.unsent = merge(self.unsent, [(offset, offset + 1)])
+                    self.unfolded.add(offset)
 
-    def _known(self) -> list[Range]:
-        if not self.recovering:
-            return []
-        held = [row[1] for row in self.ready]
-        return merge(compress([*held, *self.in_flight, *self.settled]), self.unsent, self.sent or [])
+    def forget_unstarted(self) -> None:
+        """Drop from memory what was not handed over, as after a claim; it is read again."""
+        self.ready.clear()
+        self.urgent.clear()
+        self.lanes = Lanes()
+        self.handed.clear()
+        self.facts.clear()
+        if self.subscription.by_key:
+            self.lanes.load(self.parked.items())
 
-    def _unknown(self, rows: Sequence[Row]) -> list[Row]:
-        known = self._known()
-        covered = {row[1] for row in self.ready} | self.in_flight.keys() | set(self.settled)
-        return [row for row in rows if row[1] not in covered and not any(lo <= row[1] < hi for lo, hi in known)]
+    def _held(self) -> list[Range]:
+        """Offsets that are in memory, or on their way to the table."""
+        rows = [*self.ready, *self.urgent, *self.lanes.rows()]
+        offsets = [*(row[1] for row in rows), *self.in_flight, *self.failing, *self.parked, *self.settled]
+        behind = [offset for entry in self.hard if entry["k"] == "behind" for offset in entry["offsets"]]
+        return merge(compress([*offsets, *behind]), self.unsent, self.sent or [])
+
+
+def _offset(row: Row) -> int:
+    return row[1]

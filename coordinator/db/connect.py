@@ -1,19 +1,26 @@
 """Connections of our own: how they are made, and whose connection a caller hands us."""
 
 import contextlib
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import sql
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
+from coordinator.db.drive import adrive, drive
 from coordinator.db.dsn import conninfo
 from coordinator.db.schema import protocol_checked
 from coordinator.db.translate import translated
 from coordinator.errors import ConfigError, UnavailableError
 
 # A vanished peer is noticed within some 15 s, on an idle connection as on one that waits for an answer.
+# A connection that worked this recently is lent without trying it.
+_TRUSTED_S = 1.0
+
 _TCP = {
     "keepalives": 1,
     "keepalives_idle": 5,
@@ -31,7 +38,9 @@ def options(dsn: str, connect_timeout_s: float, application_name: str) -> tuple[
     return address, {name: value for name, value in ours.items() if name not in given}
 
 
-def connect(dsn: str, connect_timeout_s: float, application_name: str) -> psycopg.Connection[Any]:
+def connect(
+    dsn: str, connect_timeout_s: float, application_name: str, *, prepare: bool = True
+) -> psycopg.Connection[Any]:
     """Open a connection in autocommit mode.
 
     Raises:
@@ -39,14 +48,34 @@ def connect(dsn: str, connect_timeout_s: float, application_name: str) -> psycop
     """
     address, arguments = options(dsn, connect_timeout_s, application_name)
     with translated():
-        return psycopg.connect(address, autocommit=True, **arguments)
+        return psycopg.connect(address, autocommit=True, prepare_threshold=_threshold(prepare), **arguments)
+
+
+def _threshold(prepare: bool) -> int | None:
+    """After how many executions psycopg prepares a statement; None: never."""
+    return 5 if prepare else None
+
+
+def _exhausted(timeout_s: float, size: int) -> str:
+    return (
+        f"no connection to the database within {timeout_s:g} s: all {size} of the pool are in use, or the server does not "
+        "answer"
+    )
 
 
 class Pool:
-    """Connections for publishing and administration, opened when first needed."""
+    """Connections for publishing, administration or handlers, opened when first needed."""
 
     def __init__(
-        self, dsn: str, schema: str, size: int, timeout_s: float, connect_timeout_s: float, application_name: str
+        self,
+        dsn: str,
+        schema: str,
+        size: int,
+        timeout_s: float,
+        connect_timeout_s: float,
+        application_name: str,
+        *,
+        prepare: bool = True,
     ) -> None:
         self._dsn = dsn
         self._schema = schema
@@ -54,49 +83,72 @@ class Pool:
         self._connect_timeout_s = connect_timeout_s
         self._application_name = application_name
         self._size = size
+        self._prepare = prepare
+        self._opening = threading.Lock()
         self._pool: ConnectionPool[psycopg.Connection[Any]] | None = None
+        # When each connection was last seen to work, monotonic.
+        self._used_s: WeakKeyDictionary[psycopg.Connection[Any], float] = WeakKeyDictionary()
 
     def open(self) -> None:
         """Connect once by hand, which tells why if it fails, and check that client and schema speak the same protocol."""
         if self._pool is not None:
             return
-        from coordinator.db.drive import drive  # noqa: PLC0415 - drive imports translate, not us; kept local for start-up
-
-        with connect(self._dsn, self._connect_timeout_s, self._application_name) as connection:
-            drive(protocol_checked(self._schema), connection, self._schema)
-        address, arguments = options(self._dsn, self._connect_timeout_s, self._application_name)
-        self._pool = ConnectionPool(
-            address,
-            kwargs={"autocommit": True, **arguments},
-            min_size=0,
-            max_size=self._size,
-            timeout=self._timeout_s,
-            check=ConnectionPool.check_connection,
-            open=True,
-            name=self._application_name,
-        )
+        with self._opening:
+            if self._pool is not None:
+                return  # type: ignore[unreachable] # another thread was first
+            with connect(
+                self._dsn, self._connect_timeout_s, self._application_name, prepare=self._prepare
+            ) as connection:
+                drive(protocol_checked(self._schema), connection, self._schema)
+            address, arguments = options(self._dsn, self._connect_timeout_s, self._application_name)
+            self._pool = ConnectionPool(
+                address,
+                kwargs={"autocommit": True, "prepare_threshold": _threshold(self._prepare), **arguments},
+                min_size=0,
+                max_size=self._size,
+                timeout=self._timeout_s,
+                open=True,
+                name=self._application_name,
+            )
 
     @contextlib.contextmanager
     def connection(self) -> Iterator[psycopg.Connection[Any]]:
-        """Lend a connection in autocommit mode.
+        """Lend a connection in autocommit mode; what goes wrong on it is raised as our errors.
 
         Raises:
             UnavailableError: If none is free, or none could be opened, in time.
         """
+        with self.lent() as lent, translated(lent):
+            yield lent
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[psycopg.Connection[Any]]:
+        """`connection`, for somebody else's work: psycopg's errors pass through as they are."""
         self.open()
         assert self._pool is not None
+        lent = self._working(self._pool)
         try:
-            lent = self._pool.getconn()
-        except PoolTimeout as error:
-            raise UnavailableError(
-                f"no connection to the database within {self._timeout_s:g} s: all {self._size} of the pool are in use, or "
-                "the server does not answer"
-            ) from error
-        try:
-            with translated(lent):
-                yield lent
+            yield lent
         finally:
+            self._used_s[lent] = time.monotonic()
             self._pool.putconn(lent)
+
+    def _working(self, pool: ConnectionPool[psycopg.Connection[Any]]) -> psycopg.Connection[Any]:
+        """Get a connection that works: one that was idle for a while is tried first, which costs a round trip."""
+        while True:
+            try:
+                lent = pool.getconn()
+            except PoolTimeout as error:
+                raise UnavailableError(_exhausted(self._timeout_s, self._size)) from error
+            if time.monotonic() - self._used_s.get(lent, float("-inf")) < _TRUSTED_S:
+                return lent
+            try:
+                ConnectionPool.check_connection(lent)
+            except psycopg.Error:
+                lent.close()
+                pool.putconn(lent)
+            else:
+                return lent
 
     def close(self) -> None:
         if self._pool is not None:
@@ -108,8 +160,17 @@ class AsyncPool:
     """`Pool` for asyncio."""
 
     def __init__(
-        self, dsn: str, schema: str, size: int, timeout_s: float, connect_timeout_s: float, application_name: str
+        self,
+        dsn: str,
+        schema: str,
+        size: int,
+        timeout_s: float,
+        connect_timeout_s: float,
+        application_name: str,
+        *,
+        prepare: bool = True,
     ) -> None:
+        self._prepare = prepare
         self._dsn = dsn
         self._schema = schema
         self._timeout_s = timeout_s
@@ -122,16 +183,16 @@ class AsyncPool:
         """`Pool.open`."""
         if self._pool is not None:
             return
-        from coordinator.db.drive import adrive  # noqa: PLC0415 - as in Pool.open
-
         address, arguments = options(self._dsn, self._connect_timeout_s, self._application_name)
         with translated():
-            connection = await psycopg.AsyncConnection.connect(address, autocommit=True, **arguments)
+            connection = await psycopg.AsyncConnection.connect(
+                address, autocommit=True, prepare_threshold=_threshold(self._prepare), **arguments
+            )
         async with connection:
             await adrive(protocol_checked(self._schema), connection, self._schema)
         pool: AsyncConnectionPool[psycopg.AsyncConnection[Any]] = AsyncConnectionPool(
             address,
-            kwargs={"autocommit": True, **arguments},
+            kwargs={"autocommit": True, "prepare_threshold": _threshold(self._prepare), **arguments},
             min_size=0,
             max_size=self._size,
             timeout=self._timeout_s,
@@ -150,10 +211,7 @@ class AsyncPool:
         try:
             lent = await self._pool.getconn()
         except PoolTimeout as error:
-            raise UnavailableError(
-                f"no connection to the database within {self._timeout_s:g} s: all {self._size} of the pool are in use, or "
-                "the server does not answer"
-            ) from error
+            raise UnavailableError(_exhausted(self._timeout_s, self._size)) from error
         try:
             with translated(lent):
                 yield lent

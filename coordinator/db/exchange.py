@@ -1,6 +1,6 @@
 """The one round trip of an exchange, as a pipeline of two transactions: one that writes, one that reads.
 
-    begin; limits; exchange [; release]; commit; [begin; fetch; [limits; gap pass;] commit]
+    begin; limits; exchange [; release] [; due]; commit; [begin; [parked;] fetch; [limits; gap pass;] commit]
 
 BEGIN, the limits of our transactions and COMMIT are pipelined with the work, so they cost no round trip; nothing is left on
 the session, so it works behind a pooler. The windows are committed before FETCH runs: the server handles the messages of a
@@ -14,7 +14,7 @@ from psycopg.rows import tuple_row
 
 from coordinator.db.translate import translate
 from coordinator.errors import CoordinatorError, UnavailableError
-from coordinator.model import Settled
+from coordinator.model import Due, Settled
 from coordinator.protocol import deliveries
 from coordinator.protocol.deliveries import ExchangeAnswer, ExchangeCall
 from coordinator.protocol.placeholder import render
@@ -46,11 +46,15 @@ def run(connection: psycopg.Connection[Any], schema: str, call: ExchangeCall) ->
             send("exchange", deliveries.EXCHANGE, call.settle)
             if call.release is not None:
                 send("release", deliveries.RELEASE, call.release)
+            if call.due is not None:
+                send("due", deliveries.DUE, call.due)
             send("commit", deliveries.COMMIT)
-            if call.fetch is not None or call.gaps is not None:
+            if call.fetch is not None or call.gaps is not None or call.parked is not None:
                 # In a transaction that says its isolation level, also for the fetch alone: in a pipeline a statement
                 # outside of one begins one, at the database's default level, and a BEGIN behind it can't change that.
                 send("begin reads", deliveries.BEGIN)
+                if call.parked is not None:
+                    send("parked", deliveries.PARKED, call.parked, binary=True)
                 if call.fetch is not None:
                     # Without limits: a big window may take longer to send than a statement of ours may run.
                     send("fetch", deliveries.FETCH, call.fetch, binary=True)
@@ -63,6 +67,8 @@ def run(connection: psycopg.Connection[Any], schema: str, call: ExchangeCall) ->
             cursors["release"].fetchone()[0] if call.release is not None else 0,  # type: ignore[index]
             cursors["fetch"].fetchall() if call.fetch is not None else [],
             deliveries.parse_gaps(cursors["gaps"].fetchall()) if call.gaps is not None else {},
+            [Due(*row) for row in cursors["due"].fetchall()] if call.due is not None else [],
+            deliveries.parse_parked(cursors["parked"].fetchall()) if call.parked is not None else [],
         )
     except psycopg.Error as error:
         ours = _ended(error, connection)

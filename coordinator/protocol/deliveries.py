@@ -1,11 +1,12 @@
 """The functions of sql/functions/deliveries as data: what one round trip of an exchange is made of."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
 from coordinator.core.ranges import Range, from_text, to_text
-from coordinator.model import GapEvidence, PartitionKey, Resolved, Row, Settled
+from coordinator.model import Due, Facts, GapEvidence, Parked, PartitionKey, Resolved, Row, Settled
 from coordinator.protocol.statement import Row as AnyRow
 from coordinator.protocol.statement import Statement
 from coordinator.protocol.text import array, quoted_array
@@ -14,8 +15,13 @@ BEGIN = "begin isolation level read committed read write"
 COMMIT = "commit"
 LIMITS = "select coordinator.limit_session()"
 EXCHANGE = (
-    "select e.ord, e.status, e.seq, e.committed, e.hwm, e.high "
-    "from coordinator.exchange(%s, %s, %s, %s, %s, %s, %s, %s, %s) e"
+    "select e.ord, e.status, e.seq, e.committed, e.hwm, e.high, e.holes, e.refused, e.refusal "
+    "from coordinator.exchange(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s) e"
+)
+DUE = "select d.ord, d.due_in_s from coordinator.dispatch_due(%s, %s, %s, %s, %s, %s) d"
+PARKED = (
+    'select p.ord, p."offset", p.published_at, p.message_id, p.key, p.headers, p.content_type, p.payload, '
+    "p.fails, p.crashes, p.alone, p.replays from coordinator.fetch_retries(%s, %s, %s, %s, %s) p"
 )
 RELEASE = "select coordinator.release(%s, %s, %s, %s, %s)"
 FETCH = (
@@ -55,6 +61,8 @@ class ExchangeCall:
     release: tuple[object, ...] | None = None
     fetch: tuple[object, ...] | None = None
     gaps: tuple[object, ...] | None = None
+    due: tuple[object, ...] | None = None
+    parked: tuple[object, ...] | None = None
 
 
 @dataclass(slots=True)
@@ -65,6 +73,8 @@ class ExchangeAnswer:
     released: int
     rows: list[Row]
     gaps: dict[int, GapEvidence]
+    due: list[Due]
+    parked: list[Parked]
 
 
 def settle_parameters(
@@ -73,6 +83,7 @@ def settle_parameters(
     progress: Sequence[tuple[int, int]],
     settled: Sequence[Sequence[Range]],
     wants: Sequence[int],
+    hard: Sequence[Mapping[str, object]],
 ) -> tuple[object, ...]:
     """Parameters of EXCHANGE; `progress` is (seq, hwm) per claim as the caller knows it."""
     return (
@@ -85,6 +96,7 @@ def settle_parameters(
         array(hwm for _, hwm in progress),
         quoted_array(map(to_text, settled)),
         array(wants),
+        json.dumps(hard) if hard else None,
     )
 
 
@@ -108,6 +120,21 @@ def gap_parameters(partitions: Sequence[tuple[int, int]], gaps: Sequence[Sequenc
     )
 
 
+def due_parameters(coordinator: UUID, claims: ClaimArrays, limits: Sequence[int]) -> tuple[object, ...]:
+    """Parameters of DUE; `limits` is how many parked messages may be handed out per claim."""
+    return (str(coordinator), claims.groups, claims.topics, claims.partitions, claims.epochs, array(limits))
+
+
+def parked_parameters(claims: ClaimArrays, held: Sequence[Sequence[Range]]) -> tuple[object, ...]:
+    """Parameters of PARKED; `held` is what the caller has of what was handed out."""
+    return (claims.groups, claims.topics, claims.partitions, claims.epochs, quoted_array(map(to_text, held)))
+
+
+def parse_parked(rows: Sequence[AnyRow]) -> list[Parked]:
+    """Split rows of PARKED into message and facts."""
+    return [Parked(Row(*row[:8]), Facts(*row[8:])) for row in rows]
+
+
 def release_parameters(coordinator: UUID, claims: ClaimArrays) -> tuple[object, ...]:
     """Parameters of RELEASE."""
     return (str(coordinator), claims.groups, claims.topics, claims.partitions, claims.epochs)
@@ -129,9 +156,31 @@ def resolve(coordinator: UUID, claims: ClaimArrays) -> Statement[list[Resolved]]
     """The newest progress of claims, once whatever of ours is still committing has ended; in order of the claims."""
     return Statement(
         "resolve",
-        "select r.ord, r.status, r.seq, r.committed, r.hwm, r.done from coordinator.resolve(%s, %s, %s, %s, %s) r",
+        "select r.ord, r.status, r.seq, r.committed, r.hwm, r.done, r.acked from coordinator.resolve(%s, %s, %s, %s, %s) r",
         (str(coordinator), claims.groups, claims.topics, claims.partitions, claims.epochs),
         lambda rows: [
-            Resolved(row[1], row[2] or 0, row[3] or 0, row[4] or 0, from_text(row[5] or "{}")) for row in rows
+            Resolved(
+                row[1], row[2] or 0, row[3] or 0, row[4] or 0, from_text(row[5] or "{}"), from_text(row[6] or "{}")
+            )
+            for row in rows
         ],
+    )
+
+
+def ack(
+    coordinator: UUID, key: PartitionKey, epoch: int, offsets: Sequence[int], replays: Sequence[int]
+) -> Statement[str]:
+    """Ack in the handler's transaction, as its last statement; returns the transaction's id."""
+    return Statement(
+        "ack",
+        "select coordinator.ack(%s, %s, %s, %s, %s, %s, %s)",
+        (str(coordinator), key.group_id, key.topic_id, key.partition, epoch, array(offsets), array(replays)),
+        lambda rows: str(rows[0][0]),
+    )
+
+
+def transaction_outcome(xid: str) -> Statement[str | None]:
+    """committed, aborted, in progress, or None for too long ago."""
+    return Statement(
+        "transaction_outcome", "select coordinator.transaction_outcome(%s)", (xid,), lambda rows: rows[0][0]
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from coordinator.core.ranges import from_text
-from coordinator.model import Claim, ClaimState, GroupState, Joined, JoinedTopic, PartitionKey
+from coordinator.model import Claim, ClaimState, Crash, GroupState, Joined, JoinedTopic, PartitionKey
 from coordinator.protocol.statement import Row, Statement
 from coordinator.protocol.text import array
 
@@ -88,7 +88,7 @@ def claim(coordinator: UUID, wanted: Sequence[PartitionKey]) -> Statement[list[C
     """Take those of the wanted partitions that nobody alive owns."""
     return Statement(
         "claim",
-        'select c.group_id, c.topic_id, c."partition", c.epoch, c.seq, c.committed, c.done, c.takeover '
+        'select c.group_id, c.topic_id, c."partition", c.epoch, c.seq, c.committed, c.done, c.takeover, c.crashes, c.parked '
         "from coordinator.claim(%s, %s, %s, %s) c",
         (
             coordinator,
@@ -97,7 +97,16 @@ def claim(coordinator: UUID, wanted: Sequence[PartitionKey]) -> Statement[list[C
             array(key.partition for key in wanted),
         ),
         lambda rows: [
-            Claim(PartitionKey(row[0], row[1], row[2]), row[3], row[4], row[5], from_text(row[6]), row[7])
+            Claim(
+                PartitionKey(row[0], row[1], row[2]),
+                row[3],
+                row[4],
+                row[5],
+                from_text(row[6]),
+                row[7],
+                tuple(Crash(from_text(offsets), alone, float(age_s)) for offsets, alone, age_s in row[8] or ()),
+                tuple((offset, key) for offset, key in row[9] or ()),
+            )
             for row in rows
         ],
     )
@@ -121,3 +130,8 @@ def _state(row: Row) -> GroupState:
             for topic_id, partition, owner, free, target in claims
         ],
     )
+
+
+def withdraw_charge(coordinator: UUID) -> Statement[None]:
+    """A coordinator that was declared dead is alive: its crash was none."""
+    return Statement("withdraw_charge", "select coordinator.withdraw_charge(%s)", (coordinator,), lambda _rows: None)

@@ -38,7 +38,9 @@ create table coordinator.groups (
     -- Rises with every change of membership; a plan is stored only for the version it was made from.
     version bigint not null default 1,
     planned_version bigint not null default 0,
-    created_at timestamptz not null
+    created_at timestamptz not null,
+    max_dead_letters int not null default 100000 check (max_dead_letters >= 0),
+    dead_letters_dropped bigint not null default 0
 ) with (fillfactor = 70);
 
 create table coordinator.group_topics (
@@ -109,3 +111,76 @@ create table coordinator.progress (
     primary key (group_id, topic_id, partition, seq),
     check (committed <= hwm)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+
+-- Messages that wait: failed and due later, held behind their key, or replayed. A parked offset is in done, or below committed.
+create table coordinator.retries (
+    group_id int not null,
+    topic_id int not null,
+    partition int not null,
+    "offset" bigint not null,
+    key text,
+    fails int not null,
+    crashes int not null,
+    -- Was the message the only one that may have been running when the last crash was charged to it?
+    alone boolean not null default false,
+    crashed_by uuid,
+    next_at timestamptz not null,
+    behind_key boolean not null default false,
+    -- The epoch in which a run of it was handed out; null while it waits.
+    dispatched_epoch bigint,
+    replays int not null default 0,
+    errors jsonb not null default '[]',
+    created_at timestamptz not null,
+    -- Only for replayed dead letters, whose segment may be gone.
+    published_at timestamptz,
+    message_id uuid,
+    content_type text,
+    headers jsonb,
+    payload bytea,
+    primary key (group_id, topic_id, partition, "offset")
+) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 500);
+
+-- What dead processes may have started, one row per unclean takeover; charges what has no retries row.
+create table coordinator.crashes (
+    group_id int not null,
+    topic_id int not null,
+    partition int not null,
+    epoch bigint not null,
+    coordinator uuid not null,
+    offsets int8multirange not null,
+    alone boolean not null,
+    at timestamptz not null,
+    primary key (group_id, topic_id, partition, epoch)
+);
+
+-- Acks made in a handler's own transaction, until the owner has folded them into its progress.
+create table coordinator.acks (
+    group_id int not null,
+    topic_id int not null,
+    partition int not null,
+    "offset" bigint not null,
+    replay int not null,
+    epoch bigint not null,
+    primary key (group_id, topic_id, partition, "offset", replay)
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
+
+create table coordinator.dead_letters (
+    group_id int not null references coordinator.groups on delete cascade,
+    topic_id int not null,
+    partition int not null,
+    "offset" bigint not null,
+    key text,
+    message_id uuid not null,
+    published_at timestamptz not null,
+    content_type text,
+    headers jsonb,
+    payload bytea not null,
+    reason text not null,
+    error text,
+    attempts int not null,
+    crashes int not null,
+    replays int not null,
+    errors jsonb not null,
+    died_at timestamptz not null,
+    primary key (group_id, topic_id, partition, "offset")
+);

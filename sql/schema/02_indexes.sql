@@ -1,2 +1,12 @@
 -- Who else owns what: read at takeover and by the views only.
 create index claims_owner_idx on coordinator.claims (owner) where owner is not null;
+
+-- What is due, by time; and who waits behind a key, in offset order.
+create index retries_due_idx on coordinator.retries (group_id, topic_id, partition, next_at) where not behind_key;
+create index retries_behind_idx on coordinator.retries (group_id, topic_id, partition, key, "offset") where behind_key;
+
+create index dead_letters_died_idx on coordinator.dead_letters (group_id, died_at);
+
+-- By whom a charge was caused: read when it is withdrawn.
+create index crashes_coordinator_idx on coordinator.crashes (coordinator);
+create index retries_crashed_by_idx on coordinator.retries (crashed_by) where crashed_by is not null;

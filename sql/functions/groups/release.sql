@@ -25,12 +25,22 @@ begin
         order by c.group_id, c.topic_id, c.partition
         for no key update of c skip locked
     loop
+        update coordinator.retries r set dispatched_epoch = null
+        where r.group_id = v_claim.group_id and r.topic_id = v_claim.topic_id and r.partition = v_claim.partition
+          and r.dispatched_epoch is not null;
         insert into coordinator.progress (group_id, topic_id, partition, seq, epoch, committed, hwm, done, oldest_seq, at)
         select p.group_id, p.topic_id, p.partition, p.seq + 1, p.epoch, p.committed, p.committed, p.done, p.oldest_seq,
                coordinator.now_()
         from coordinator.progress p
         where p.group_id = v_claim.group_id and p.topic_id = v_claim.topic_id and p.partition = v_claim.partition
         order by p.seq desc limit 1;
+        delete from coordinator.progress p
+        using coordinator.progress n
+        where n.group_id = v_claim.group_id and n.topic_id = v_claim.topic_id and n.partition = v_claim.partition
+          and p.group_id = n.group_id and p.topic_id = n.topic_id and p.partition = n.partition and p.seq = n.seq - 1
+          and n.seq = (select max(x.seq) from coordinator.progress x
+                       where x.group_id = n.group_id and x.topic_id = n.topic_id and x.partition = n.partition)
+          and date_bin('10 seconds', p.at, 'epoch') = date_bin('10 seconds', n.at, 'epoch');
         update coordinator.claims c set owner = null
         where c.group_id = v_claim.group_id and c.topic_id = v_claim.topic_id and c.partition = v_claim.partition;
         v_count := v_count + 1;

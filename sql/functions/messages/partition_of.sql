@@ -1,9 +1,8 @@
 create or replace function coordinator.partition_of(p_key text, p_partitions int) returns int
-language sql immutable strict parallel safe
+language sql stable strict parallel safe
 as $$
     -- Partition of a key: the first four bytes of SHA-256 of its UTF-8 form, big endian, modulo the count.
     -- The same as partition_of in the Python package; both are pinned by test vectors.
-    select ((get_byte(h.digest, 0)::bigint << 24 | get_byte(h.digest, 1)::bigint << 16
-           | get_byte(h.digest, 2)::bigint << 8 | get_byte(h.digest, 3)::bigint) % p_partitions)::int
-    from (select sha256(convert_to(p_key, 'UTF8')) as digest offset 0) h
+    -- STABLE, as convert_to is: declared IMMUTABLE it would not be inlined, at three times the cost.
+    select (('x' || encode(substring(sha256(convert_to(p_key, 'UTF8')) for 4), 'hex'))::bit(32)::bigint % p_partitions)::int
 $$;

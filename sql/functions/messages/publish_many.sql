@@ -83,6 +83,15 @@ begin
         end if;
     end if;
 
+    if p_headers is not null then
+        v_any := (select u.n from unnest(p_headers) with ordinality as u(h, n)
+                  where u.h is not null and left(ltrim(u.h), 1) <> '{' limit 1);
+        if v_any is not null then
+            raise exception using errcode = 'KG005', message = format(
+                'headers %s of %s are no JSON object: %s', v_any, v_count, left(p_headers[v_any], 100));
+        end if;
+    end if;
+
     perform coordinator.enlist_publisher(v_topic, partitions);
     loop
         v_segment := pg_sequence_last_value(v_topic.segment_sequence);

@@ -1,0 +1,108 @@
+"""Acks in the handler's own transaction: effects and ack are committed together, or neither.
+
+The fence and the acks row are the last statements before the COMMIT. If the answer to the COMMIT is lost, the outcome is
+read from the server by the transaction's id, never assumed.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import pq
+
+from coordinator.db.connect import callers
+from coordinator.db.drive import execute
+from coordinator.db.translate import translate
+from coordinator.errors import ConfigError, UnavailableError
+from coordinator.model import Message, PartitionKey
+from coordinator.protocol import deliveries
+
+if TYPE_CHECKING:
+    from coordinator.consumer.runtime import Runtime
+
+_ASK_AGAIN_S = 0.05
+
+
+@contextlib.contextmanager
+def transaction(
+    runtime: "Runtime", messages: Sequence[Message], connection: object
+) -> Iterator[psycopg.Connection[Any]]:
+    """Yield a connection in a transaction; at the end of the block the messages are acked in it, and it is committed.
+
+    Raises:
+        StaleEpochError, AlreadySettledError: The ack was refused; everything was rolled back.
+        UnavailableError: The connection was lost, and the transaction is known to be rolled back.
+        ConfigError: The given connection is in a transaction already, whose end nobody here would see.
+    """
+    runs = [message.delivery for message in messages if message.delivery is not None]
+    with runtime.lock:
+        for delivery in runs:
+            runtime.engine.begin_run(delivery)
+    try:
+        with contextlib.ExitStack() as stack:
+            own = stack.enter_context(runtime.handlers_pool().lent()) if connection is None else callers(connection)
+            if own.info.transaction_status != pq.TransactionStatus.IDLE:
+                raise ConfigError(
+                    "the connection is in a transaction; wanted one that is idle, to begin and commit here"
+                )
+            xids: list[str] = []
+            try:
+                with own.transaction():
+                    _limit(own, runtime, messages)
+                    yield own
+                    xids.extend(execute(ack, own, runtime.schema) for ack in _acks(runtime, messages))
+            except psycopg.Error as error:
+                if not (xids and own.closed):
+                    ours = translate(error, own) if own.closed else None
+                    if ours is None:
+                        raise
+                    raise ours from error
+                if not _committed(runtime, xids[0]):
+                    raise UnavailableError("the connection was lost in the commit, which was rolled back") from error
+        with runtime.changed:
+            now_s = time.monotonic()
+            for delivery in runs:
+                runtime.engine.acked_in_transaction(delivery, now_s)
+            runtime.changed.notify_all()
+    finally:
+        with runtime.lock:
+            for delivery in runs:
+                runtime.engine.end_run(delivery)
+
+
+def _acks(runtime: "Runtime", messages: Sequence[Message]) -> Iterator[Any]:
+    """One ack per claim, in the order of claims: two batches can't wait for each other crosswise."""
+    by_claim: dict[PartitionKey, list[Message]] = {}
+    for message in messages:
+        assert message.delivery is not None
+        by_claim.setdefault(message.delivery.owner.key, []).append(message)
+    for key, mine in sorted(by_claim.items()):
+        offsets = [message.offset for message in mine]
+        replays = [m.delivery.facts.replays if m.delivery and m.delivery.facts else 0 for m in mine]
+        yield deliveries.ack(runtime.id, key, mine[0].epoch, offsets, replays)
+
+
+def _limit(connection: psycopg.Connection[Any], runtime: "Runtime", messages: Sequence[Message]) -> None:
+    """A handler may be idle in its transaction for as long as its deadline allows, and no longer."""
+    delivery = messages[0].delivery
+    assert delivery is not None
+    allowed_s = max(runtime.settings.visibility_timeout_s, delivery.extend_until_s - time.monotonic())
+    connection.execute(
+        "select set_config('idle_in_transaction_session_timeout', %s, true)", (str(int(allowed_s * 1000)),)
+    )
+
+
+def _committed(runtime: "Runtime", xid: str) -> bool:
+    """Ask until the transaction is no longer in progress."""
+    while True:
+        try:
+            with runtime.handlers_pool().connection() as asking:
+                outcome = execute(deliveries.transaction_outcome(xid), asking, runtime.schema)
+        except UnavailableError:
+            runtime.check()
+            outcome = "in progress"
+        if outcome != "in progress":
+            return outcome == "committed"
+        time.sleep(_ASK_AGAIN_S)

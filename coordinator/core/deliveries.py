@@ -1,0 +1,614 @@
+"""Handing messages over and taking answers: the half of the engine that handlers' threads or tasks call."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from coordinator.core.inflight import InFlight
+from coordinator.core.partition import Entry, Failing, Partition
+from coordinator.core.retry import Failure, Redeliver, decide
+from coordinator.core.subscription import Subscription
+from coordinator.core.window import Window
+from coordinator.errors import Reject, Retry, StaleEpochError
+from coordinator.model import Claim, Delivery, Facts, Message, PartitionKey, Row, Source
+
+# While the shell carries out a command, -infinity: it asks for the next one anyway, so nothing needs to wake it.
+NOT_WAITING = float("-inf")
+
+MAX_ATTEMPTS_HEADER = "max-attempts"
+
+_FRESH = Facts()
+_MAX_EXTENSION_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds and times of an engine; seconds are monotonic.
+
+    Attributes:
+        visibility_timeout_s: From a hand-over to the moment when an unsettled delivery is taken back.
+        max_window, max_window_bytes: Read ahead per partition.
+        max_in_flight: Deliveries of the whole coordinator.
+        max_holes: Runs of unresolved gaps, or ranges of done, per partition; at the bound it stops fetching.
+        max_parked: Rows in the retries table per partition; at the bound it stops fetching.
+        linger_s: How long an ack may wait for company before an exchange is made for it alone.
+        poll_min_s, poll_max_s: Polling starts at the first after activity and doubles up to the second.
+        gap_poll_min_s, gap_poll_max_s: The pauses between two passes over unresolved gaps.
+        parked_poll_s: The pause between two looks for what others have put into the retries table.
+    """
+
+    visibility_timeout_s: float = 30.0
+    max_window: int = 500
+    max_window_bytes: int = 8 * 1024 * 1024
+    max_in_flight: int = 1000
+    max_holes: int = 256
+    max_parked: int = 10_000
+    linger_s: float = 0.01
+    poll_min_s: float = 0.01
+    poll_max_s: float = 1.0
+    gap_poll_min_s: float = 0.002
+    gap_poll_max_s: float = 0.03
+    parked_poll_s: float = 1.0
+
+
+@dataclass(slots=True)
+class Lonely:
+    """A message that may use up its crash budget, and therefore runs while nothing else of the process does.
+
+    stage: draining (what runs may finish), emptying (an exchange takes back all windows), ready, running.
+    """
+
+    partition: Partition
+    row: Row
+    facts: Facts
+    stage: str = "draining"
+    delivery: Delivery | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a failed attempt, for logs and hooks."""
+
+    message: str
+    delay_s: float | None = None
+    reason: str | None = None
+
+
+class Deliveries:
+    """Claims, what may start of them, and the heap of deadlines. Callers serialise calls."""
+
+    def __init__(self, limits: Limits, wake: Callable[[], None]) -> None:
+        """`wake` tells the shell that `next_command` may have something earlier than the last Wait said."""
+        self.limits = limits
+        self.heap = InFlight()
+        self.partitions: dict[PartitionKey, Partition] = {}
+        self.subscriptions: dict[tuple[int, int], Subscription] = {}
+        self.lease_until_s = 0.0
+        self.draining = False
+        self.lonely: Lonely | None = None
+        self.delivered_count = 0
+        self.redelivered_count = 0
+        self.stale_count = 0
+        self.lost_unsaved: list[Partition] = []
+        self.slow: list[Delivery] = []
+        self._wake = wake
+        self._turn = 0
+        self._numbers = count(1)
+        self._settled_since_s: float | None = None
+        self._flush = False
+        self._waiting_until_s = NOT_WAITING
+        self._start_later_s = float("inf")
+
+    # ---- ownership
+
+    def subscribe(self, subscription: Subscription) -> None:
+        self.subscriptions[subscription.group_id, subscription.topic_id] = subscription
+
+    def on_lease(self, until_s: float) -> None:
+        """A heartbeat was answered: the self-lease ends then."""
+        self.lease_until_s = until_s
+
+    def revoke(self, keys: Iterable[PartitionKey]) -> None:
+        """Stop claims: nothing starts any more, and each is released with the exchange after its last settlement."""
+        for key in keys:
+            partition = self.partitions.get(key)
+            if partition is not None and not partition.revoking:
+                partition.revoking = True
+                partition.recovering = False
+                partition.forget_unstarted()
+        self._poke(0.0)
+
+    def drop(self, keys: Iterable[PartitionKey]) -> list[Partition]:
+        """Forget claims that are somebody else's by now."""
+        dropped = [self.partitions[key] for key in keys if key in self.partitions]
+        for partition in dropped:
+            self._drop(partition)
+        return dropped
+
+    def drain(self) -> None:
+        """Start nothing any more, and release everything as it becomes free."""
+        self.draining = True
+        self.revoke(list(self.partitions))
+
+    def abandon(self, subscriptions: Iterable[Subscription]) -> int:
+        """Give back what is in flight at once, uncharged, and release the claims; returns how many deliveries that were."""
+        mine = set(map(id, subscriptions))
+        given_back = 0
+        for partition in self.partitions.values():
+            if id(partition.subscription) in mine:
+                given_back += len(partition.in_flight)
+                partition.given_back.update(partition.in_flight)
+                for delivery in partition.in_flight.values():
+                    self.heap.settle(delivery)
+                partition.in_flight.clear()
+        self.revoke([key for key, p in self.partitions.items() if id(p.subscription) in mine])
+        return given_back
+
+    def pause(self, subscriptions: Iterable[Subscription], *, paused: bool) -> None:
+        """Start nothing of these any more, or go on; what is in flight is finished."""
+        for subscription in subscriptions:
+            subscription.paused = paused
+
+    # ---- handing over
+
+    def take(self, subscriptions: Sequence[Subscription], max_count: int, now_s: float) -> list[Message]:
+        """Hand over messages that may start now, fairly across partitions: each in its turn.
+
+        Nothing starts once the lease may have run out, beyond max_in_flight, or while a message runs alone.
+        """
+        taken: list[Message] = []
+        if now_s >= self.lease_until_s or self.draining:
+            return taken
+        if self.lonely is not None:
+            self._take_lonely(subscriptions, now_s, taken)
+            return taken
+        max_count = min(max_count, self.limits.max_in_flight - self.heap.live)
+        self._turn += 1
+        for place in range(len(subscriptions)):
+            subscription = subscriptions[(place + self._turn) % len(subscriptions)]
+            if subscription.paused:
+                continue
+            room = max_count - len(taken)
+            if subscription.rate is not None and subscription.runnable:
+                room = min(room, subscription.rate.room(now_s))
+                if room <= 0:
+                    self._start_later_s = min(self._start_later_s, subscription.rate.next_s(now_s))
+            runnable = subscription.runnable
+            before = len(taken)
+            turns = len(runnable)
+            while turns > 0 and room > len(taken) - before and not (self._stopped or _failed_before(taken)):
+                turns -= 1
+                partition = runnable.popleft()
+                partition.queued = False
+                self._start(partition, room - (len(taken) - before), now_s, taken)
+                self._queue(partition)
+            if subscription.rate is not None:
+                subscription.rate.on_started(len(taken) - before)
+        return taken
+
+    @property
+    def _stopped(self) -> bool:
+        """A message has to run alone: nothing else starts."""
+        return self.lonely is not None
+
+    def _start(self, partition: Partition, max_count: int, now_s: float, taken: list[Message]) -> None:
+        if not partition.may_start():
+            return
+        if partition.hold_until_s > now_s:
+            self._start_later_s = min(self._start_later_s, partition.hold_until_s)
+            return
+        stable = partition.gaps.first if partition.subscription.one_at_a_time else None
+        by_key = partition.subscription.by_key
+        urgent, ready, lanes = partition.urgent, partition.ready, partition.lanes
+        started = 0
+        while started < max_count:
+            if urgent:
+                row = urgent.popleft()
+            elif ready:
+                if stable is not None and ready[0][1] > stable:
+                    break
+                row = ready.popleft()
+                if by_key and not lanes.enter(row):
+                    continue
+            else:
+                break
+            facts = partition.charge(row) if partition.crashes or partition.facts else None
+            if facts is not None and facts.fails and taken:
+                # What has failed goes in a batch of one, so that a failing batch does not use up its neighbours' attempts.
+                urgent.appendleft(row)
+                break
+            if facts is not None and facts.crashes and self._crashed(partition, row, facts):
+                if self.lonely is not None:
+                    break
+                continue
+            self._hand_over(partition, row, facts, now_s, taken)
+            started += 1
+            if facts is not None and facts.fails:
+                break
+        self.delivered_count += started
+        partition.window.on_started(started, now_s)
+        more = partition.high >= partition.hwm
+        if not ready and not more:
+            partition.window.on_idle()
+        if more and 2 * len(ready) <= partition.window.size:
+            self._poke(now_s)
+
+    def _hand_over(
+        self, partition: Partition, row: Row, facts: Facts | None, now_s: float, taken: list[Message]
+    ) -> Delivery:
+        deadline_s = now_s + self.limits.visibility_timeout_s
+        attempt = 1 if facts is None else 1 + facts.fails + facts.crashes
+        delivery = Delivery(partition, row, row[1], next(self._numbers), attempt, deadline_s, now_s, facts)
+        partition.in_flight[row[1]] = delivery
+        self.heap.push(delivery)
+        if deadline_s < self._waiting_until_s:
+            self._poke(deadline_s)
+        taken.append(Message(row, partition.source, delivery))
+        return delivery
+
+    def _crashed(self, partition: Partition, row: Row, facts: Facts) -> bool:
+        """Deal with a message that may have killed a process; False if it may start as any other.
+
+        Charges are upper bounds, so all but the last crash may be a neighbour's. Who would use up its budget runs alone, and
+        only a crash while it was alone may be its last.
+        """
+        max_crashes = partition.subscription.policy.max_crashes
+        if facts.alone and facts.crashes >= max_crashes:
+            failure = Failure(
+                f"the process died {facts.crashes} times with it, the last time with nothing else running"
+            )
+            self._bury(partition, row, facts, "crash", failure, 1 + facts.fails + facts.crashes)
+            return True
+        if facts.crashes >= max_crashes - 1:
+            self.lonely = Lonely(partition, row, facts)
+            self._poke(0.0)
+            return True
+        return False
+
+    def _take_lonely(self, subscriptions: Sequence[Subscription], now_s: float, taken: list[Message]) -> None:
+        lonely = self.lonely
+        if lonely is None or lonely.stage != "ready" or lonely.partition.subscription not in subscriptions:
+            return
+        if lonely.partition.subscription.paused:
+            return
+        lonely.stage = "running"
+        if lonely.partition.subscription.by_key:
+            lonely.partition.lanes.unpark(lonely.row)
+        lonely.delivery = self._hand_over(lonely.partition, lonely.row, lonely.facts, now_s, taken)
+        self.delivered_count += 1
+
+    def _end_lonely(self, delivery: Delivery) -> None:
+        if self.lonely is not None and self.lonely.delivery is delivery:
+            self.lonely = None
+            self._poke(0.0)
+
+    # ---- answers
+
+    def ack(self, delivery: Delivery, now_s: float) -> Partition:
+        """Settle a message; also by an earlier delivery of it, as long as it is unsettled: the work is done.
+
+        Raises:
+            StaleEpochError: If the claim is not this coordinator's any more, or was claimed again.
+        """
+        partition = self._held(delivery)
+        offset = delivery.offset
+        if delivery.answered:
+            return partition
+        delivery.answered = True
+        if not self.heap.settle(delivery) and not self._settle_late(partition, delivery):
+            return partition
+        if partition.in_flight.pop(offset, None) is not None:
+            self._leave(partition, delivery.row)
+        self._settle(partition, delivery.row, now_s)
+        self._end_lonely(delivery)
+        self._queue(partition)
+        return partition
+
+    def fail(
+        self,
+        delivery: Delivery,
+        error: BaseException | None,
+        failure: Failure,
+        now_s: float,
+        jitter: float,
+        *,
+        delay_s: float | None = None,
+    ) -> Verdict | None:
+        """Take the failure of a live delivery: it is written first, then the message is parked or a dead letter.
+
+        Returns:
+            What will become of it; None, and nothing happens, when the delivery is not live any more.
+
+        Raises:
+            StaleEpochError: If the claim is not this coordinator's any more.
+        """
+        partition = self._held(delivery)
+        if delivery.answered or not self.heap.settle(delivery):
+            return None
+        delivery.answered = True
+        if delay_s is not None:
+            error = Retry(delay_s)
+        return self._fail(partition, delivery, error, failure, now_s, jitter, running=False)
+
+    def give_back(self, delivery: Delivery, now_s: float, pause_s: float) -> None:
+        """Take a live delivery back without a charge: an outage, not its handler, kept it from being done."""
+        partition = self._held(delivery)
+        if not delivery.answered and self.heap.settle(delivery):
+            delivery.answered = True
+            partition.in_flight.pop(delivery.offset, None)
+            if delivery.facts is not None:
+                partition.facts[delivery.offset] = delivery.facts
+            partition.urgent.appendleft(delivery.row)
+            partition.hold_until_s = max(partition.hold_until_s, now_s + pause_s)
+            self._end_lonely(delivery)
+            self._queue(partition)
+
+    def extend(self, delivery: Delivery, deadline_s: float, now_s: float) -> bool:
+        """Move a live delivery's deadline, an hour ahead at most; False, and nothing happens, when it is not live any more.
+
+        Raises:
+            StaleEpochError: If the claim is not this coordinator's any more.
+        """
+        self._held(delivery)
+        deadline_s = min(deadline_s, now_s + _MAX_EXTENSION_S)
+        extended = self.heap.extend(delivery, deadline_s)
+        if extended:
+            self._poke(deadline_s)
+        return extended
+
+    def begin_run(self, delivery: Delivery) -> None:
+        """A transactional run of a message starts: it may try to commit until it has ended."""
+        runs = delivery.owner.runs
+        runs[delivery.offset] = runs.get(delivery.offset, 0) + 1
+
+    def end_run(self, delivery: Delivery) -> None:
+        """A transactional run has ended, whatever its outcome; with the last one, the acks row may go."""
+        partition: Partition = delivery.owner
+        left = partition.runs.get(delivery.offset, 1) - 1
+        if left > 0:
+            partition.runs[delivery.offset] = left
+            return
+        partition.runs.pop(delivery.offset, None)
+        if delivery.offset in partition.unfolded and not partition.lost:
+            partition.unfolded.discard(delivery.offset)
+            partition.hard.append({"k": "fold", "offsets": [delivery.offset]})
+
+    def acked_in_transaction(self, delivery: Delivery, now_s: float) -> None:
+        """A run's transaction, with its ack, has committed."""
+        partition: Partition = delivery.owner
+        if partition.lost:
+            return
+        partition.unfolded.add(delivery.offset)
+        self.ack(delivery, now_s)
+
+    def flush(self) -> None:
+        """Let the next command write what is settled, without waiting for company."""
+        self._flush = True
+        self._poke(0.0)
+
+    # ---- inside
+
+    def _held(self, delivery: Delivery) -> Partition:
+        partition: Partition = delivery.owner
+        if partition.lost:
+            self.stale_count += 1
+            current = self.partitions.get(partition.key)
+            raise StaleEpochError(
+                f"{partition.source.topic}/{partition.key.partition} of group {partition.source.group} is not owned under "
+                f"epoch {partition.epoch} any more; the message will be, or was, handled by its owner",
+                held=partition.epoch,
+                current=current.epoch if current is not None else None,
+            )
+        return partition
+
+    def _settle_late(self, partition: Partition, delivery: Delivery) -> bool:
+        """An ack of a delivery that is not live: take the message out of wherever it is; False if it is settled."""
+        offset, row = delivery.offset, delivery.row
+        if offset in partition.given_back:
+            partition.given_back.discard(offset)
+            return True
+        current = partition.in_flight.get(offset)
+        if current is not None:
+            self.heap.settle(current)
+            self._end_lonely(current)
+            return True
+        failing = partition.failing.get(offset)
+        if failing is not None:
+            if failing.entry not in partition.hard:
+                # It is on its way: a retry is cleared when it is known to be written, a dead letter stands.
+                failing.acked = True
+                return False
+            partition.hard.remove(failing.entry)
+            del partition.failing[offset]
+            self._leave(partition, row)
+            return True
+        for queue in (partition.urgent, partition.ready):
+            for place, waiting in enumerate(queue):
+                if waiting[1] == offset:
+                    del queue[place]
+                    if queue is partition.urgent:
+                        self._leave(partition, row)
+                    return True
+        if partition.lanes.take_waiting(row[4], offset):
+            return True
+        if offset in partition.parked:
+            self._urge(partition, partition.lanes.unblock(row[4], offset))
+            return True
+        return False
+
+    def _settle(self, partition: Partition, row: Row, now_s: float) -> None:
+        offset = row[1]
+        if offset in partition.parked:
+            partition.hard.append({"k": "clear", "offset": offset, "key": self._lane_key(partition, row)})
+        else:
+            partition.settled.append(offset)
+        if partition.facts:
+            partition.facts.pop(offset, None)
+        if offset in partition.unfolded and offset not in partition.runs:
+            partition.unfolded.discard(offset)
+            partition.hard.append({"k": "fold", "offsets": [offset]})
+        partition.settled_count += 1
+        self._linger(now_s)
+
+    def _fail(
+        self,
+        partition: Partition,
+        delivery: Delivery,
+        error: BaseException | None,
+        failure: Failure,
+        now_s: float,
+        jitter: float,
+        *,
+        running: bool,
+    ) -> Verdict:
+        row, facts = delivery.row, delivery.facts or _FRESH
+        partition.in_flight.pop(delivery.offset, None)
+        policy = partition.subscription.policy
+        decision = decide(policy, error, delivery.attempt, facts.fails, _own_max_attempts(row), jitter)
+        if isinstance(decision, Redeliver):
+            # A deadline's message goes to the head of the queue at once, as its first run may still be alive.
+            delay_s = 0.0 if running else decision.delay_s
+            entry: Entry = {
+                "k": "retry",
+                "offset": delivery.offset,
+                "key": self._lane_key(partition, row),
+                "delay_s": delay_s,
+                "running": running,
+                "error": _error(failure, delivery.attempt),
+            }
+            partition.failing[delivery.offset] = Failing(row, entry, facts)
+            partition.hard.append(entry)
+            verdict = Verdict(failure.error, delay_s=delay_s)
+        else:
+            reason = error.reason if isinstance(error, Reject) else failure.error
+            self._bury(partition, row, facts, decision.reason, Failure(reason, failure.traceback), delivery.attempt)
+            verdict = Verdict(failure.error, reason=decision.reason)
+        partition.settled_count += 1
+        self._end_lonely(delivery)
+        self._linger(now_s)
+        return verdict
+
+    def _bury(self, partition: Partition, row: Row, facts: Facts, reason: str, failure: Failure, attempts: int) -> None:
+        entry: Entry = {
+            "k": "dead",
+            "offset": row[1],
+            "key": self._lane_key(partition, row),
+            "reason": reason,
+            "error": _error(failure, attempts),
+            "attempts": attempts,
+            "crashes": facts.crashes,
+            "guard": partition.subscription.transactional,
+        }
+        partition.failing[row[1]] = Failing(row, entry, facts)
+        partition.hard.append(entry)
+        self.flush()
+
+    def _take_back(self, now_s: float, jitter: Callable[[], float]) -> list[tuple[Delivery, Verdict]]:
+        """Take back what is past its deadline; alive handlers' deadlines are moved on by the shell before."""
+        taken_back = []
+        for delivery in self.heap.pop_due(now_s):
+            partition: Partition = delivery.owner
+            if partition.in_flight.get(delivery.offset) is not delivery:
+                continue
+            if delivery.extend_until_s > now_s:
+                later_s = min(now_s + self.limits.visibility_timeout_s, delivery.extend_until_s)
+                self.heap.revive(delivery, later_s)
+                self.slow.append(delivery)
+                continue
+            if partition.revoking:
+                # Released soon, and then it is the next owner's; an ack until then is still taken.
+                del partition.in_flight[delivery.offset]
+                partition.given_back.add(delivery.offset)
+                self._end_lonely(delivery)
+                continue
+            self.redelivered_count += 1
+            held_s = now_s - delivery.started_s
+            failure = Failure(f"not settled within its deadline, {held_s:.1f} s after it was handed over")
+            verdict = self._fail(partition, delivery, None, failure, now_s, jitter(), running=True)
+            self.flush()
+            taken_back.append((delivery, verdict))
+        return taken_back
+
+    def _leave(self, partition: Partition, row: Row) -> None:
+        """The running message of a key has ended."""
+        if partition.subscription.by_key:
+            self._urge(partition, partition.lanes.leave(row[4]))
+
+    def _urge(self, partition: Partition, row: Row | None) -> None:
+        if row is not None:
+            partition.urgent.append(row)
+
+    def _queue(self, partition: Partition) -> None:
+        if not partition.queued and partition.may_start():
+            partition.queued = True
+            partition.subscription.runnable.append(partition)
+
+    def _lane_key(self, partition: Partition, row: Row) -> str | None:
+        return row[4] if partition.subscription.by_key else None
+
+    def _linger(self, now_s: float) -> None:
+        if self._settled_since_s is None:
+            self._settled_since_s = now_s
+            self._poke(now_s + self.limits.linger_s)
+
+    def _poke(self, at_s: float) -> None:
+        """Wake the shell if it waits for something later than this."""
+        if at_s < self._waiting_until_s:
+            self._waiting_until_s = at_s
+            self._wake()
+
+    def _drop(self, partition: Partition) -> None:
+        if partition.holds_unsaved and not partition.lost:
+            self.lost_unsaved.append(partition)
+        partition.lost = True
+        for delivery in partition.in_flight.values():
+            self.heap.settle(delivery)
+        partition.in_flight.clear()
+        partition.failing.clear()
+        partition.ready.clear()
+        partition.urgent.clear()
+        if self.lonely is not None and self.lonely.partition is partition:
+            self.lonely = None
+        if self.partitions.get(partition.key) is partition:
+            del self.partitions[partition.key]
+
+    def _claimed(self, claim: Claim, now_s: float) -> Partition:
+        old = self.partitions.get(claim.key)
+        if old is not None:
+            self._drop(old)
+        subscription = self.subscriptions[claim.key.group_id, claim.key.topic_id]
+        source = Source(subscription.group, subscription.topic, claim.key.partition, claim.epoch, subscription.settler)
+        # Halved per crash: the smaller the window, the fewer neighbours are charged with the next one.
+        window = Window(max(self.limits.max_window >> len(claim.crashes), 1), self.limits.max_window_bytes)
+        partition = Partition(claim, source, subscription, window)
+        if claim.crashes:
+            pause_s = subscription.policy.delay_s(len(claim.crashes), 1.0)
+            partition.hold_until_s = now_s + max(pause_s - claim.crashes[0].age_s, 0.0)
+        partition.revoking = self.draining
+        self.partitions[claim.key] = partition
+        return partition
+
+
+def _failed_before(taken: Sequence[Message]) -> bool:
+    """A message that has failed is taken, which is to be a batch of one."""
+    delivery = taken[0].delivery if taken else None
+    return delivery is not None and delivery.facts is not None and delivery.facts.fails > 0
+
+
+def _error(failure: Failure, attempt: int) -> dict[str, Any]:
+    error: dict[str, Any] = {"error": failure.error, "attempt": attempt}
+    if failure.traceback:
+        error["traceback"] = failure.traceback
+    return error
+
+
+def _own_max_attempts(row: Row) -> int | None:
+    """A message's own budget, from its headers; only looked at when an attempt has failed."""
+    headers = row[5]
+    if headers is None or MAX_ATTEMPTS_HEADER not in headers:
+        return None
+
+    budget = json.loads(headers).get(MAX_ATTEMPTS_HEADER)
+    return budget if isinstance(budget, int) and budget > 0 else None

@@ -1,0 +1,128 @@
+"""What a failed attempt means: again after a delay, or a dead letter."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from coordinator.errors import ConfigError, Reject, Retry
+
+Delays = Callable[[int], float] | Sequence[float]
+
+MAX_ERROR_CHARS = 2000
+MAX_TRACEBACK_CHARS = 6000
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential:
+    """base_s, doubled with every attempt, up to cap_s; each delay is multiplied by a jitter between low and 1."""
+
+    base_s: float = 1.0
+    cap_s: float = 300.0
+    jitter_low: float = 0.5
+
+    def __call__(self, attempt: int) -> float:
+        return float(min(self.base_s * 2.0 ** min(attempt - 1, 40), self.cap_s))
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Two budgets, and the pauses between attempts.
+
+    Attributes:
+        max_attempts: For failures, exceptions and timeouts; a message's own header "max-attempts" outranks it.
+        max_crashes: For deaths of the process.
+        delays: Seconds before attempt n + 1: Exponential, a list whose last entry repeats, or a callable of n.
+        on: By class of exception, the nearest class wins: "retry", "reject", or a delay in seconds.
+    """
+
+    max_attempts: int = 5
+    max_crashes: int = 3
+    delays: Delays = field(default_factory=Exponential)
+    on: Mapping[type[BaseException], str | float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.max_attempts < 1 or self.max_crashes < 1:
+            raise ConfigError(
+                f"max_attempts and max_crashes are at least 1, found {self.max_attempts} and {self.max_crashes}"
+            )
+        if not callable(self.delays) and (not self.delays or any(delay < 0 for delay in self.delays)):
+            raise ConfigError(f"a list of delays holds one or more seconds of at least 0, found {self.delays!r}")
+        for kind, action in self.on.items():
+            if not (isinstance(action, int | float) and action >= 0) and action not in ("retry", "reject"):
+                raise ConfigError(f'what to do on {kind.__name__} is "retry", "reject" or seconds, found {action!r}')
+
+    def delay_s(self, attempt: int, jitter: float) -> float:
+        """Seconds after failed attempt number `attempt`; `jitter` is uniform between 0 and 1."""
+        if isinstance(self.delays, Exponential):
+            low = self.delays.jitter_low
+            return self.delays(attempt) * (low + (1 - low) * jitter)
+        if callable(self.delays):
+            return max(float(self.delays(attempt)), 0.0)
+        return float(self.delays[min(attempt, len(self.delays)) - 1])
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What is kept of a failure: texts, cut, without what PostgreSQL cannot store."""
+
+    error: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Redeliver:
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    reason: str
+
+
+def clean(text: str, max_chars: int) -> str:
+    """Make a text storable: NUL and lone surrogates are replaced, the middle of what is too long is cut out."""
+    stored = text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode("utf-8")
+    if len(stored) <= max_chars:
+        return stored
+    half = (max_chars - 5) // 2
+    return f"{stored[:half]} ... {stored[-half:]}"
+
+
+def decide(
+    policy: RetryPolicy,
+    error: BaseException | None,
+    attempt: int,
+    fails: int,
+    own_max_attempts: int | None,
+    jitter: float,
+) -> Redeliver | DeadLetter:
+    """Decide on one failed attempt.
+
+    Args:
+        policy: Of the subscription.
+        error: What the handler raised; None for a deadline that passed or a plain nack.
+        attempt: The attempt's number as the handler was told.
+        fails: Failures before this one, without crashes.
+        own_max_attempts: The message's own budget.
+        jitter: Uniform between 0 and 1.
+    """
+    action = _action(policy, error)
+    if isinstance(error, Reject):
+        return DeadLetter("rejected")
+    if action == "reject":
+        return DeadLetter("rejected")
+    if fails + 1 >= (own_max_attempts or policy.max_attempts):
+        return DeadLetter("attempts")
+    if isinstance(error, Retry) and error.delay_s is not None:
+        return Redeliver(max(error.delay_s, 0.0))
+    if isinstance(action, int | float):
+        return Redeliver(float(action))
+    return Redeliver(policy.delay_s(attempt, jitter))
+
+
+def _action(policy: RetryPolicy, error: BaseException | None) -> str | float | None:
+    if error is None or not policy.on:
+        return None
+    for kind in type(error).__mro__:
+        if kind in policy.on:
+            return policy.on[kind]
+    return None

@@ -1,0 +1,67 @@
+"""A limit for every round trip of ours that the server or the network does not keep.
+
+A peer that takes bytes and never answers (a frozen pooler, a black hole that acknowledges) looks healthy to TCP keepalive, and
+a statement timeout needs a server that runs. So each round trip is watched here, and its socket is shut down when it
+takes too long: the waiting call then fails as for any lost connection.
+"""
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+
+
+class Watchdog:
+    """One thread that watches the round trips under way of one coordinator."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._lock = threading.Condition()
+        self._watched: dict[int, tuple[float, psycopg.BaseConnection[Any]]] = {}
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="coordinator-watchdog", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        with self._lock:
+            self._stopped = True
+            self._lock.notify()
+        if self._thread.ident is not None:
+            self._thread.join(1.0)
+
+    @contextlib.contextmanager
+    def watch(self, connection: psycopg.BaseConnection[Any]) -> Iterator[None]:
+        """Limit what the body does on a connection."""
+        place = id(connection)
+        self._watched[place] = (time.monotonic() + self._limit_s, connection)
+        try:
+            yield
+        finally:
+            self._watched.pop(place, None)
+
+    def cut(self) -> None:
+        """End every round trip that is under way."""
+        for _, connection in list(self._watched.values()):
+            _shut_down(connection)
+
+    def _run(self) -> None:
+        with self._lock:
+            while not self._stopped:
+                self._lock.wait(max(self._limit_s / 10, 0.05))
+                now_s = time.monotonic()
+                for deadline_s, connection in list(self._watched.values()):
+                    if now_s >= deadline_s:
+                        _shut_down(connection)
+
+
+def _shut_down(connection: psycopg.BaseConnection[Any]) -> None:
+    # A duplicate of the descriptor: libpq keeps its own, and closes it itself.
+    with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
+        duplicate.shutdown(socket.SHUT_RDWR)
