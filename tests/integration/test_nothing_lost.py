@@ -149,7 +149,7 @@ def run(dsn, seed, messages):
         threads = []
         for group, count in GROUPS.items():
             for _ in range(count):
-                consumer = stack.enter_context(app.consumer(TOPIC, group=group))
+                consumer = stack.enter_context(app.consumer(TOPIC, group=group, ordering="partition"))
                 threads.append(
                     threading.Thread(target=consume, args=(consumer, group, recorder, stopping), daemon=True)
                 )

@@ -20,7 +20,7 @@ class Reading(threading.Thread):
         super().__init__(daemon=True)
         self.arrived_s = {}
         self.stopping = threading.Event()
-        self.consumer = app.consumer("t", group="g")
+        self.consumer = app.consumer("t", group="g", ordering="partition")
 
     def run(self):
         while not self.stopping.is_set():
