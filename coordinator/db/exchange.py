@@ -7,20 +7,80 @@ the session, so it works behind a pooler. The windows are committed before FETCH
 pipeline one after the other, and COMMIT returns when it is on disk.
 """
 
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 from psycopg.rows import tuple_row
 
 from coordinator.db.translate import translate
-from coordinator.errors import CoordinatorError, UnavailableError
+from coordinator.errors import UnavailableError
 from coordinator.model import Due, Settled
 from coordinator.protocol import deliveries
 from coordinator.protocol.deliveries import ExchangeAnswer, ExchangeCall
 from coordinator.protocol.placeholder import render
-from coordinator.protocol.statement import Statement
+from coordinator.protocol.statement import Row, Statement
 
 T = TypeVar("T")
+
+_ALONE = "alone"
+
+
+class Step(NamedTuple):
+    """One statement of a pipeline. `name`: under which its rows are read; empty where nobody reads them."""
+
+    text: str
+    parameters: Sequence[object] | Mapping[str, object] = ()
+    name: str = ""
+    binary: bool = False
+
+
+# What the pipeline answered, by the names of its steps.
+Rows = dict[str, list[Row]]
+
+_BEGIN = Step(deliveries.BEGIN)
+_LIMITS = Step(deliveries.LIMITS)
+_COMMIT = Step(deliveries.COMMIT)
+
+
+def exchange_steps(call: ExchangeCall) -> list[Step]:
+    """Return what is sent for one exchange, in order."""
+    steps = [_BEGIN, _LIMITS, Step(deliveries.EXCHANGE, call.settle, "exchange")]
+    if call.release is not None:
+        steps.append(Step(deliveries.RELEASE, call.release, "release"))
+    if call.due is not None:
+        steps.append(Step(deliveries.DUE, call.due, "due"))
+    steps.append(_COMMIT)
+    if call.fetch is not None or call.gaps is not None or call.parked is not None:
+        # In a transaction that says its isolation level, also for the fetch alone: in a pipeline a statement outside of
+        # one begins one, at the database's default level, and a BEGIN behind it can't change that.
+        steps.append(_BEGIN)
+        if call.parked is not None:
+            steps.append(Step(deliveries.PARKED, call.parked, "parked", binary=True))
+        if call.fetch is not None:
+            # Without limits: a big window may take longer to send than a statement of ours may run.
+            steps.append(Step(deliveries.FETCH, call.fetch, "fetch", binary=True))
+        if call.gaps is not None:
+            steps += [_LIMITS, Step(deliveries.GAP_PASS, call.gaps, "gaps", binary=True)]
+        steps.append(_COMMIT)
+    return steps
+
+
+def exchange_answer(rows: Rows) -> ExchangeAnswer:
+    """Read what the steps of an exchange answered."""
+    return ExchangeAnswer(
+        [Settled(*row) for row in rows["exchange"]],
+        rows["release"][0][0] if "release" in rows else 0,
+        rows.get("fetch", []),  # type: ignore[arg-type] # a Row of the model is found by place, as these tuples are
+        deliveries.parse_gaps(rows.get("gaps", ())),
+        [Due(*row) for row in rows.get("due", ())],
+        deliveries.parse_parked(rows.get("parked", ())),
+    )
+
+
+def alone_steps(statement: Statement[T]) -> list[Step]:
+    """Return what is sent for a statement that wants READ COMMITTED, in a transaction of its own."""
+    return [_BEGIN, _LIMITS, Step(statement.text, statement.parameters, _ALONE), _COMMIT]
 
 
 def run(connection: psycopg.Connection[Any], schema: str, call: ExchangeCall) -> ExchangeAnswer:
@@ -32,83 +92,63 @@ def run(connection: psycopg.Connection[Any], schema: str, call: ExchangeCall) ->
 
     After either it is not known whether the exchange was committed: the error may have come from the reads behind it.
     """
-    cursors: dict[str, psycopg.Cursor[Any]] = {}
+    return exchange_answer(_send(connection, schema, exchange_steps(call)))
 
-    def send(name: str, text: str, parameters: tuple[object, ...] = (), *, binary: bool = False) -> None:
-        cursor = connection.cursor(row_factory=tuple_row, binary=binary)
-        cursor.execute(render(text, schema), parameters)
-        cursors[name] = cursor
 
-    try:
-        with connection.pipeline():
-            send("begin", deliveries.BEGIN)
-            send("limits", deliveries.LIMITS)
-            send("exchange", deliveries.EXCHANGE, call.settle)
-            if call.release is not None:
-                send("release", deliveries.RELEASE, call.release)
-            if call.due is not None:
-                send("due", deliveries.DUE, call.due)
-            send("commit", deliveries.COMMIT)
-            if call.fetch is not None or call.gaps is not None or call.parked is not None:
-                # In a transaction that says its isolation level, also for the fetch alone: in a pipeline a statement
-                # outside of one begins one, at the database's default level, and a BEGIN behind it can't change that.
-                send("begin reads", deliveries.BEGIN)
-                if call.parked is not None:
-                    send("parked", deliveries.PARKED, call.parked, binary=True)
-                if call.fetch is not None:
-                    # Without limits: a big window may take longer to send than a statement of ours may run.
-                    send("fetch", deliveries.FETCH, call.fetch, binary=True)
-                if call.gaps is not None:
-                    send("limits reads", deliveries.LIMITS)
-                    send("gaps", deliveries.GAP_PASS, call.gaps, binary=True)
-                send("commit reads", deliveries.COMMIT)
-        return ExchangeAnswer(
-            [Settled(*row) for row in cursors["exchange"].fetchall()],
-            cursors["release"].fetchone()[0] if call.release is not None else 0,  # type: ignore[index]
-            cursors["fetch"].fetchall() if call.fetch is not None else [],
-            deliveries.parse_gaps(cursors["gaps"].fetchall()) if call.gaps is not None else {},
-            [Due(*row) for row in cursors["due"].fetchall()] if call.due is not None else [],
-            deliveries.parse_parked(cursors["parked"].fetchall()) if call.parked is not None else [],
-        )
-    except psycopg.Error as error:
-        ours = _ended(error, connection)
-        if ours is None:
-            raise
-        raise ours from error
+async def arun(connection: psycopg.AsyncConnection[Any], schema: str, call: ExchangeCall) -> ExchangeAnswer:
+    """`run` for an AsyncConnection."""
+    return exchange_answer(await _asend(connection, schema, exchange_steps(call)))
 
 
 def run_alone(connection: psycopg.Connection[Any], schema: str, statement: Statement[T]) -> T:
     """Run a statement that wants READ COMMITTED in a transaction of its own; raises as `run`."""
+    return statement.parse(_send(connection, schema, alone_steps(statement))[_ALONE])
+
+
+async def arun_alone(connection: psycopg.AsyncConnection[Any], schema: str, statement: Statement[T]) -> T:
+    """`run_alone` for an AsyncConnection."""
+    return statement.parse((await _asend(connection, schema, alone_steps(statement)))[_ALONE])
+
+
+def _send(connection: psycopg.Connection[Any], schema: str, steps: Sequence[Step]) -> Rows:
+    cursors: dict[str, psycopg.Cursor[Row]] = {}
     try:
         with connection.pipeline():
-            connection.execute(deliveries.BEGIN)
-            connection.execute(render(deliveries.LIMITS, schema))
-            cursor = connection.cursor(row_factory=tuple_row)
-            cursor.execute(render(statement.text, schema), statement.parameters)
-            connection.execute(deliveries.COMMIT)
-        return statement.parse(cursor.fetchall())
+            for step in steps:
+                cursor = connection.cursor(row_factory=tuple_row, binary=step.binary)
+                cursor.execute(render(step.text, schema), step.parameters)
+                cursors[step.name] = cursor
+        return {name: cursor.fetchall() for name, cursor in cursors.items() if name}
     except psycopg.Error as error:
-        ours = _ended(error, connection)
+        ours = translate(error, connection)
+        if not isinstance(ours, UnavailableError):
+            # Ended for our own errors, too: a coordinator that is told MemberDeadError registers anew on the same connection.
+            try:
+                connection.rollback()
+            except psycopg.Error:
+                ours = UnavailableError(str(error).strip())
         if ours is None:
             raise
         raise ours from error
 
 
-def _ended(error: psycopg.Error, connection: psycopg.Connection[Any]) -> CoordinatorError | None:
-    """End the failed transaction and return our error for psycopg's, if there is one.
-
-    Ended for our own errors, too: a coordinator that is told MemberDeadError registers anew on the same connection.
-    """
-    ours = translate(error, connection)
-    if not _clean(connection) and not isinstance(ours, UnavailableError):
-        return UnavailableError(str(error).strip())
-    return ours
-
-
-def _clean(connection: psycopg.Connection[Any]) -> bool:
-    """End a failed transaction; False if the connection did not survive that."""
+async def _asend(connection: psycopg.AsyncConnection[Any], schema: str, steps: Sequence[Step]) -> Rows:
+    cursors: dict[str, psycopg.AsyncCursor[Row]] = {}
     try:
-        connection.rollback()
-    except psycopg.Error:
-        return False
-    return True
+        async with connection.pipeline():
+            for step in steps:
+                cursor = connection.cursor(row_factory=tuple_row, binary=step.binary)
+                await cursor.execute(render(step.text, schema), step.parameters)
+                cursors[step.name] = cursor
+        return {name: await cursor.fetchall() for name, cursor in cursors.items() if name}
+    except psycopg.Error as error:
+        ours = translate(error, connection)
+        if not isinstance(ours, UnavailableError):
+            # As in _send.
+            try:
+                await connection.rollback()
+            except psycopg.Error:
+                ours = UnavailableError(str(error).strip())
+        if ours is None:
+            raise
+        raise ours from error
