@@ -15,15 +15,16 @@ from coordinator.consumer.blocking import Consumer, Decode, Handler, Registratio
 from coordinator.consumer.options import Options, Start
 from coordinator.consumer.runtime import Runtime
 from coordinator.db.connect import AsyncPool, Pool
-from coordinator.db.drive import aexecute, execute
+from coordinator.db.drive import adrive, aexecute, drive, execute
 from coordinator.db.dsn import conninfo
+from coordinator.dead_letters import AsyncDeadLetters, DeadLetters
 from coordinator.errors import ConfigError, NotFoundError
 from coordinator.model import GroupInfo, GroupMember, GroupOffset, Message, Outgoing, Published, Source, TopicInfo
 from coordinator.producer.aio import AsyncProducer
 from coordinator.producer.blocking import Producer
 from coordinator.producer.encode import JSON, Codec
 from coordinator.protocol import admin, messages, topics
-from coordinator.protocol.statement import Statement
+from coordinator.protocol.statement import Flow, Statement
 from coordinator.settings import EMBEDDED, Settings, find_dsn, find_schema
 
 log = logging.getLogger("coordinator")
@@ -299,6 +300,10 @@ class Coordinator(_Base):
         """Who takes part in a group, or in any."""
         return self._execute(admin.group_members(group))
 
+    def dead_letters(self, group: str) -> DeadLetters:
+        """What a group gave up on: list, get, stats, replay, purge, export. Asks the database nothing by itself."""
+        return DeadLetters(self._drive, group, self.settings.max_parked)
+
     # ---- life
 
     def close(self) -> None:
@@ -333,6 +338,10 @@ class Coordinator(_Base):
     def _execute(self, statement: Statement[T]) -> T:
         with self._pool.connection() as connection:
             return execute(statement, connection, self.schema)
+
+    def _drive(self, flow: Flow[T]) -> T:
+        with self._pool.connection() as connection:
+            return drive(flow, connection, self.schema)
 
 
 class AsyncCoordinator(_Base):
@@ -380,6 +389,10 @@ class AsyncCoordinator(_Base):
         """`Coordinator.publish_many`."""
         return await self._producer.publish_many(topic, messages, wake=wake, connection=connection)
 
+    def dead_letters(self, group: str) -> AsyncDeadLetters:
+        """`Coordinator.dead_letters`."""
+        return AsyncDeadLetters(self._drive, group, self.settings.max_parked)
+
     async def close(self) -> None:
         """`Coordinator.close`."""
         if self._pool_made is not None:
@@ -410,6 +423,10 @@ class AsyncCoordinator(_Base):
     async def _execute(self, statement: Statement[T]) -> T:
         async with self._pool.connection() as connection:
             return await aexecute(statement, connection, self.schema)
+
+    async def _drive(self, flow: Flow[T]) -> T:
+        async with self._pool.connection() as connection:
+            return await adrive(flow, connection, self.schema)
 
 
 class _Peeked:

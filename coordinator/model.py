@@ -1,10 +1,11 @@
 """What is published and handed over, and the names for it: frozen values, no I/O."""
 
+import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple, NewType, Protocol
+from typing import Any, NamedTuple, NewType, NoReturn, Protocol
 from uuid import UUID
 
 Offset = NewType("Offset", int)
@@ -134,6 +135,104 @@ class GroupInfo:
     members: int
     lag: int
     created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that a group gave up on.
+
+    Attributes:
+        content_type: None means JSON.
+        headers, payload, errors: None where only a list was asked for.
+        reason: attempts, crash or rejected.
+        error: What was said at its death, or why it was rejected.
+        attempts: The number of the last attempt.
+        replays: How often it was replayed before it died again.
+        errors: Its history: the first failure and the last four, each with error, attempt and, from handlers, traceback.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    key: str | None
+    message_id: UUID
+    published_at: datetime
+    content_type: str | None
+    headers: Mapping[str, Any] | None
+    payload: bytes | None
+    payload_bytes: int
+    reason: str
+    error: str | None
+    attempts: int
+    crashes: int
+    replays: int
+    errors: Sequence[Mapping[str, Any]] | None
+    died_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterCause:
+    """How many dead letters have the same topic, reason and first line of the error; when they died."""
+
+    topic: str
+    reason: str
+    error: str | None
+    dead_letters: int
+    oldest: datetime
+    newest: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterTotals:
+    """All dead letters of a group, whatever the filters; `dropped` counts what its bound has cost so far."""
+
+    dead_letters: int
+    max_dead_letters: int
+    dropped: int
+    oldest: datetime | None
+    newest: datetime | None
+    as_of: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterStats:
+    """The totals of a group, and the causes among what matches the filters, the most frequent first."""
+
+    totals: DeadLetterTotals
+    causes: Sequence[DeadLetterCause]
+
+    @property
+    def matched(self) -> int:
+        return sum(cause.dead_letters for cause in self.causes)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOutcome:
+    """What became of dead letters that matched.
+
+    Attributes:
+        matched: Looked at; in a dry run, those that would be.
+        replayed: Given back to the group.
+        gone: Replayed, purged or locked by somebody else meanwhile.
+        full: Left where they are, because too many messages wait in their partition.
+        as_of: What died later was left alone: a message that dies again is not replayed again by the same call.
+    """
+
+    matched: int
+    replayed: int
+    gone: int
+    full: int
+    as_of: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeOutcome:
+    """What became of dead letters that matched: purged, or gone (or locked by a replay) meanwhile; see ReplayOutcome."""
+
+    matched: int
+    purged: int
+    gone: int
+    as_of: datetime
 
 
 class Settler(Protocol):
@@ -446,3 +545,26 @@ class GapEvidence:
     high: int = -1
     holders: tuple[str, ...] = ()
     rows: list[Row] = field(default_factory=list)
+
+
+def value_text(payload: bytes) -> str:
+    """Return a payload as JSON on one line: itself where it is JSON, else its bytes in base64.
+
+    Not parsed and written again: that would change 1.10 to 1.1, and lose the first of two fields of one name.
+    """
+    try:
+        text = payload.decode()
+        _JSON.decode(text)
+    except (ValueError, RecursionError):
+        return json.dumps({"payload_base64": base64.b64encode(payload).decode()})
+    # Line breaks stand between tokens only: inside of a string, JSON has them escaped.
+    return text.replace("\n", " ").replace("\r", " ").strip()
+
+
+def _refuse(name: str) -> NoReturn:
+    message = f"{name} is not JSON"
+    raise ValueError(message)
+
+
+# Only to see whether it is JSON: numbers of any length pass, and NaN, which Python alone takes, does not.
+_JSON = json.JSONDecoder(parse_int=len, parse_float=len, parse_constant=_refuse)

@@ -116,7 +116,7 @@ drop view coordinator.offsets;
 """
 
 DROPS = """
-drop view coordinator.dead_letter_list, coordinator.retry_list, coordinator.group_list, coordinator.offsets;
+drop view coordinator.dead_letter_counts, coordinator.dead_letter_list, coordinator.retry_list, coordinator.group_list, coordinator.offsets;
 drop function coordinator.settle_hard(int[],int[],int[],bigint[],int[],jsonb);
 drop function coordinator.append_error(jsonb,jsonb);
 drop function coordinator.wake_behind(int,int,int,bigint,text,timestamptz);
@@ -128,7 +128,11 @@ drop function coordinator.transaction_outcome(text);
 drop function coordinator.fold_acks(int,int,int);
 drop function coordinator.charge_crash(uuid);
 drop function coordinator.withdraw_charge(uuid);
-drop function coordinator.select_dead_letters(text,text,int,bigint,text,text,text,timestamptz,timestamptz,int);
+drop function coordinator.dead_letter_stats(text,text,int,bigint,text,text,text,timestamptz,timestamptz);
+drop function coordinator.select_dead_letters(
+    text,text,int,bigint,text,text,text,timestamptz,timestamptz,timestamptz,text,int,bigint,int,boolean,bigint);
+drop function coordinator.dead_letter_totals(text);
+drop function coordinator.set_max_dead_letters(text,int);
 drop function coordinator.group_id_of(text);
 drop function coordinator.replay(text,text,int,bigint[],int);
 drop function coordinator.purge(text,text,int,bigint[]);

@@ -1,6 +1,5 @@
 """Messages to lines on standard output; each is acked when its line is out."""
 
-import base64
 import json
 import signal
 import sys
@@ -8,11 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from coordinator.cli import exits
 from coordinator.cli.output import note, plain, timestamp
 from coordinator.errors import FencedError
+from coordinator.model import value_text
 
 if TYPE_CHECKING:
     from coordinator.app import Coordinator
@@ -108,25 +108,3 @@ def line_of(message: "Message") -> bytes:
         ensure_ascii=False,
     )
     return f'{head[:-1]}, "value": {value_text(message.payload)}}}\n'.encode("utf-8", "backslashreplace")
-
-
-def value_text(payload: bytes) -> str:
-    """Return the payload as JSON on one line: itself where it is JSON, else its bytes in base64.
-
-    Not parsed and written again: that would change 1.10 to 1.1, and lose the first of two fields of one name.
-    """
-    try:
-        text = payload.decode()
-        _JSON.decode(text)
-    except (ValueError, RecursionError):
-        return json.dumps({"payload_base64": base64.b64encode(payload).decode()})
-    # Line breaks stand between tokens only: inside of a string, JSON has them escaped.
-    return text.replace("\n", " ").replace("\r", " ").strip()
-
-
-def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-# Only to see whether it is JSON: numbers of any length pass, and NaN, which Python alone takes, does not.
-_JSON = json.JSONDecoder(parse_int=len, parse_float=len, parse_constant=_refuse)

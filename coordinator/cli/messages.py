@@ -171,7 +171,8 @@ def peek(options: Options, topic: str, *, partition: int | None, offset: int, li
 
     With --json one object a line, as consume prints them.
     """
-    from coordinator.cli.consuming import line_of, value_text  # noqa: PLC0415 - as above
+    from coordinator.cli.consuming import line_of  # noqa: PLC0415 - as above
+    from coordinator.model import value_text  # noqa: PLC0415
 
     with options.coordinator() as app:
         found = app.peek(topic, partition=partition, from_offset=offset, limit=limit)

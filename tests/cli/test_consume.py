@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.cli.consuming import value_text
+from coordinator.model import value_text
 
 LIMIT_S = 30
 

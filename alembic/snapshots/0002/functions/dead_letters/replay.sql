@@ -16,6 +16,7 @@ declare
     v_group int := coordinator.group_id_of(p_group);
     v_topic coordinator.topics;
     v_room bigint;
+    v_any boolean := false;
     v_dead coordinator.dead_letters;
 begin
     perform coordinator.require_read_committed('replay');
@@ -55,9 +56,12 @@ begin
                 v_dead.errors, coordinator.now_(), v_dead.published_at, v_dead.message_id, v_dead.content_type, v_dead.headers,
                 v_dead.payload);
         v_room := v_room - 1;
+        v_any := true;
         outcome := 'replayed';
         return next;
     end loop;
-    perform pg_notify(v_topic.messages::text, '');
+    if v_any then
+        perform pg_notify(v_topic.messages::text, '');
+    end if;
 end
 $$;
