@@ -15,16 +15,21 @@ Flight = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class CarrierDelay:
-    """One carrier's flights; `delay_min` sums the arrival delays of those that arrived."""
+    """What is booked for one carrier. `delay_min` sums the arrival delays of those that arrived.
+
+    `flights` counts those that took off. `cancelled` counts the others, once somebody has decided what to do with them.
+    """
 
     flights: int = 0
     arrived: int = 0
     delay_min: int = 0
+    cancelled: int = 0
 
-    def plus(self, arr_delay_min: int | None) -> "CarrierDelay":
-        if arr_delay_min is None:
-            return CarrierDelay(self.flights + 1, self.arrived, self.delay_min)
-        return CarrierDelay(self.flights + 1, self.arrived + 1, self.delay_min + arr_delay_min)
+    def plus(self, flight: Flight) -> "CarrierDelay":
+        flown, arrived, delay_min, cancelled = booking_of(flight)
+        return CarrierDelay(
+            self.flights + flown, self.arrived + arrived, self.delay_min + delay_min, self.cancelled + cancelled
+        )
 
 
 def read_flights() -> list[Flight]:
@@ -48,10 +53,28 @@ def carrier_of(flight: Flight) -> str:
     return str(flight["flight"][:2])
 
 
+def is_cancelled(flight: Flight) -> bool:
+    return flight["dep"] is None
+
+
+def booking_of(flight: Flight) -> tuple[int, int, int, int]:
+    """Return what a flight adds to its carrier's row: flown, arrived, minutes of delay, cancelled."""
+    if is_cancelled(flight):
+        return 0, 0, 0, 1
+    delay_min = flight["arr_delay_min"]
+    return (1, 0, 0, 0) if delay_min is None else (1, 1, delay_min, 0)
+
+
+def poison_of(flights: Sequence[Flight]) -> int:
+    """Return the number of the flight that is to kill its process: the first after two thirds that took off."""
+    start = 2 * len(flights) // 3
+    return next(flight["nr"] for flight in flights[start:] if not is_cancelled(flight))
+
+
 def delays_of(flights: Iterable[Flight]) -> dict[str, CarrierDelay]:
-    """Sum up per carrier: what the group `delays` must arrive at."""
+    """Sum up per carrier: what the group `delays` must arrive at, if these are what it books."""
     delays: dict[str, CarrierDelay] = {}
     for flight in flights:
         carrier = carrier_of(flight)
-        delays[carrier] = delays.get(carrier, CarrierDelay()).plus(flight["arr_delay_min"])
+        delays[carrier] = delays.get(carrier, CarrierDelay()).plus(flight)
     return delays

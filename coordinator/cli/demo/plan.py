@@ -19,6 +19,18 @@ LEASE_S = 3.0
 HEARTBEAT_S = 0.5
 MEMBERSHIP_POLL_S = 0.5
 
+# The group "delays": handlers at the same time in each process, and after how many deaths of its process a message is dead.
+CONCURRENCY = 3
+MAX_CRASHES = 3
+# How far a partition of "delays" is read ahead; the default is up to 500. What is read ahead in a process that dies is
+# charged with its death, and what was charged twice is run alone, one message at a time: correct, and slow to watch.
+PREFETCH = 16
+# The pause after a death, on which the default backs off from 1 s.
+RETRY_S = 0.2
+
+# How many dead letters are given back at the end: the first cancelled flights.
+REPLAY_COUNT = 5
+
 PUBLISHER_COUNT = 2
 PUBLISH_BATCH = 100
 AUDIT_BATCH = 100
@@ -36,7 +48,9 @@ class Task:
         name: Of the process, such as "delays-1"; its client id at the coordinator.
         share: Which of the publishers it is, counted from 0; for consumers without meaning.
         freeze_after: Consumers of "delays" only: the process stops inside its handler of that many-th message, its
-            effect committed and its ack not sent, until it is killed. None: never.
+            effect written and nothing committed, until it is killed. None: never.
+        poison_nr: Consumers of "delays" only: the flight on which the process kills itself, each time.
+        counts_cancelled: Consumers of "delays" only: cancelled flights are counted, not rejected: the mended handler.
     """
 
     role: Role
@@ -45,6 +59,8 @@ class Task:
     message_count: int
     share: int = 0
     freeze_after: int | None = None
+    poison_nr: int | None = None
+    counts_cancelled: bool = False
 
     def to_line(self) -> str:
         return json.dumps(asdict(self)) + "\n"

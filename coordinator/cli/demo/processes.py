@@ -1,16 +1,18 @@
-"""The demo's processes as their parent sees them: started, listened to, killed, and never left behind."""
+"""The demo's processes as their parent sees them: started, listened to, killed, replaced, and never left behind."""
 
 import contextlib
 import json
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from coordinator.cli.demo.plan import Task
+from coordinator.cli.demo.plan import Role, Task
 from coordinator.errors import CoordinatorError
 
 _STDERR_TAIL_CHARACTERS = 2000
@@ -25,9 +27,11 @@ class Process:
     """One child: `python -m coordinator.cli.demo.worker`."""
 
     def __init__(self, task: Task) -> None:
+        self.task = task
         self.name = task.name
         self.killed = False
-        self.events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._event_by_name: dict[str, dict[str, Any]] = {}
         # A file and not a pipe: nobody has to read it for the child to go on.
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
         self._popen = subprocess.Popen(
@@ -49,20 +53,28 @@ class Process:
         return self._popen.pid
 
     def event(self, name: str) -> dict[str, Any] | None:
-        """Return the next event if there is one; only `name` is expected."""
-        try:
-            event = self.events.get_nowait()
-        except queue.Empty:
-            return None
-        if event.pop("event") != name:
-            raise DemoError(f"process {self.name} reported {event}, expected {name!r}")
-        return event
+        """Return the event of that name, if it was reported; each is reported once."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                event = self._events.get_nowait()
+                self._event_by_name[event.pop("event")] = event
+        return self._event_by_name.get(name)
 
-    def check(self) -> None:
-        """Raise DemoError if the process has ended otherwise than with exit code 0 or by `kill`."""
+    def poisoning(self) -> dict[str, Any] | None:
+        """Return what it said of the message that ended it; None if it runs, or ended as it should.
+
+        Raises:
+            DemoError: If it ended otherwise: not with exit code 0, not by `kill`, not by the poison message.
+        """
         code = self._popen.poll()
-        if code and not self.killed:
+        if not code or self.killed:
+            return None
+        # All that it said is read first.
+        self._reader.join(_STOP_LIMIT_S)
+        poisoned = self.event("poisoned")
+        if code != -signal.SIGKILL or poisoned is None:
             raise DemoError(f"process {self.name} ended with exit code {code}", detail=self.errors())
+        return poisoned
 
     def errors(self) -> str:
         """The end of what it wrote to standard error."""
@@ -101,7 +113,16 @@ class Process:
     def _read(self) -> None:
         assert self._popen.stdout is not None
         for line in self._popen.stdout:
-            self.events.put(json.loads(line))
+            self._events.put(json.loads(line))
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """The poison message has ended a process; `replaced_by` has taken its place."""
+
+    process: str
+    attempt: int
+    replaced_by: str
 
 
 class Processes:
@@ -109,6 +130,7 @@ class Processes:
 
     def __init__(self) -> None:
         self._all: list[Process] = []
+        self._known_dead: set[Process] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -117,7 +139,7 @@ class Processes:
         for process in self._all:
             process.close()
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Process]:
         return iter(self._all)
 
     def start(self, tasks: Iterable[Task]) -> list[Process]:
@@ -128,17 +150,38 @@ class Processes:
             started.append(process)
         return started
 
-    def check(self) -> None:
-        for process in self._all:
-            process.check()
+    def replace(self, process: Process) -> Process:
+        """Start another process for the same work, under the next free name."""
+        role = process.task.role
+        number = sum(other.task.role == role for other in self._all) + 1
+        # Who dies before it could freeze leaves that to its successor, at its first message.
+        freezes = process.task.freeze_after is not None and process.event("frozen") is None
+        task = replace(process.task, name=f"{role}-{number}", freeze_after=1 if freezes else None)
+        return self.start([task])[0]
 
-    def stop(self) -> None:
-        """SIGTERM to all that run; every one must end with exit code 0.
+    def supervise(self) -> list[Death]:
+        """Replace what the poison message has ended since the last call.
+
+        Raises:
+            DemoError: If a process has failed in another way.
+        """
+        deaths = []
+        for process in list(self._all):
+            if process in self._known_dead:
+                continue
+            poisoning = process.poisoning()
+            if poisoning is not None:
+                self._known_dead.add(process)
+                deaths.append(Death(process.name, poisoning["attempt"], self.replace(process).name))
+        return deaths
+
+    def stop(self, role: Role | None = None) -> None:
+        """SIGTERM to all that run, or those with that role; every one must end with exit code 0.
 
         Raises:
             DemoError: If one does not, or takes too long.
         """
-        running = [process for process in self._all if process.is_running()]
+        running = [process for process in self._all if process.is_running() and role in (None, process.task.role)]
         for process in running:
             process.terminate()
         for process in running:

@@ -9,11 +9,23 @@ from dataclasses import dataclass
 from functools import partial
 
 from coordinator import Coordinator
-from coordinator.cli.demo import tables
-from coordinator.cli.demo.facts import Check, Found, GroupFacts, Published, Wanted, compare
+from coordinator.cli.demo import letters, tables
+from coordinator.cli.demo.facts import Check, DeadLetter, Found, GroupFacts, Published, Replay, Wanted, compare
 from coordinator.cli.demo.flights import numbered, read_flights
-from coordinator.cli.demo.plan import DELAYS, GROUPS, PARTITION_COUNT, PUBLISHER_COUNT, SCHEMA, TOPIC, Task
-from coordinator.cli.demo.processes import DemoError, Process, Processes
+from coordinator.cli.demo.plan import (
+    AUDIT,
+    DELAYS,
+    GROUPS,
+    LEASE_S,
+    MAX_CRASHES,
+    PARTITION_COUNT,
+    PUBLISHER_COUNT,
+    SCHEMA,
+    TOPIC,
+    Role,
+    Task,
+)
+from coordinator.cli.demo.processes import Death, DemoError, Process, Processes
 from coordinator.cli.demo.progress import Progress
 from coordinator.db.schema import install, uninstall
 from coordinator.errors import NotFoundError
@@ -36,9 +48,10 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """The SIGKILL: whom it hit, and what was in that process's hands.
+    """The SIGKILL from outside: whom it hit, and what was in that process's hands.
 
     Attributes:
+        replaced_by: The process that was started in its place.
         in_flight_count: Messages in the victim's windows that were not settled, as the coordinator's tables say after
             the kill; an upper bound, since it counts offsets.
         takeover_s: From the kill until others own every partition that the victim had.
@@ -46,6 +59,7 @@ class Kill:
 
     process: str
     pid: int
+    replaced_by: str
     partition_count: int
     in_flight_count: int
     takeover_s: float
@@ -57,6 +71,7 @@ class Report:
 
     options: Options
     kill: Kill
+    deaths: Sequence[Death]
     wanted: Wanted
     found: Found
     checks: Sequence[Check]
@@ -74,6 +89,7 @@ class Run:
         self._options = options
         self._progress = progress
         self._processes = Processes()
+        self._deaths: list[Death] = []
         self._started_s = time.monotonic()
 
     def run(self) -> Report:
@@ -86,54 +102,63 @@ class Run:
         wanted = Wanted.of(numbered(read_flights(), options.message_count))
         with _hard_limit(options.timeout_s + HARD_LIMIT_EXTRA_S), tables.connect(options.dsn) as connection:
             tables.lock_run(connection)
-            self._prepare(connection)
+            self._prepare(connection, wanted)
             # The processes inside: they end before the connections do.
             with Coordinator(options.dsn, schema=SCHEMA, client_id="demo") as app, self._processes:
                 app.create_topic(TOPIC, partitions=PARTITION_COUNT)
-                victim = self._start_consumers(app)
+                self._start_consumers(app, wanted)
                 publishers = self._start_publishers()
-                kill = self._kill_mid_work(app, victim)
+                kill = self._kill_mid_work(app)
                 published = self._collect(publishers)
                 self._wait_settled(app)
+                groups = read_groups(app, connection, published, options.message_count)
+                dead_letters = letters.read_dead_letters(connection)
+                replay = self._replay(app, connection, wanted, dead_letters)
                 self._processes.stop()
-                found = read_found(app, connection, published, options.message_count)
+                found = read_found(connection, wanted, published, groups, dead_letters, replay)
         elapsed_s = time.monotonic() - self._started_s
-        return Report(options, kill, wanted, found, compare(wanted, found), elapsed_s)
+        return Report(options, kill, self._deaths, wanted, found, compare(wanted, found), elapsed_s)
 
-    def _prepare(self, connection: tables.Connection) -> None:
+    def _prepare(self, connection: tables.Connection, wanted: Wanted) -> None:
         self._progress.say(f"installing into schema {SCHEMA}, the demo's own")
-        tables.create(connection)
+        tables.create(connection, list(wanted.delays))
         uninstall(self._options.dsn, SCHEMA)
         install(self._options.dsn, SCHEMA)
 
-    def _start_consumers(self, app: Coordinator) -> Process:
-        """Start both groups, wait until every process owns a part, and return the one that will be killed.
+    def _start_consumers(self, app: Coordinator, wanted: Wanted) -> None:
+        """Start both groups, and wait until every process owns a part.
 
         Without the wait, a process that starts late would find the work done.
         """
         self._progress.say(
-            f"starting {self._options.process_count} processes for each of the groups {', '.join(GROUPS)}"
+            f"starting {self._options.process_count} processes for each of the groups {', '.join(GROUPS)}; those of "
+            f"{DELAYS} are watched, and replaced when they die"
         )
-        by_group = {group: self._processes.start(self._consume_tasks(group)) for group in GROUPS}
+        self._progress.say(
+            f"flight {wanted.poison_nr} will kill every process that handles it: a dead letter after {MAX_CRASHES} deaths"
+        )
+        by_group = {
+            AUDIT: self._processes.start(self._consume_tasks("audit", wanted)),
+            DELAYS: self._processes.start(self._consume_tasks("delays", wanted)),
+        }
         for group, processes in by_group.items():
             names = {process.name for process in processes}
             self._wait(
                 f"the processes of group {group} to share its partitions", partial(_are_owners, app, group, names)
             )
-        return by_group[DELAYS][0]
 
-    def _consume_tasks(self, group: str) -> Iterable[Task]:
+    def _consume_tasks(self, role: Role, wanted: Wanted) -> Iterable[Task]:
         options = self._options
         # A quarter of its fair share: early enough that partitions of unequal size cannot leave it short of work.
         freeze_after = max(1, options.message_count // (4 * options.process_count))
         for index in range(options.process_count):
-            freezes = group == DELAYS and index == 0
             yield Task(
-                "delays" if group == DELAYS else "audit",
-                f"{group}-{index + 1}",
+                role,
+                f"{role}-{index + 1}",
                 options.dsn,
                 options.message_count,
-                freeze_after=freeze_after if freezes else None,
+                freeze_after=freeze_after if role == "delays" and index == 0 else None,
+                poison_nr=wanted.poison_nr,
             )
 
     def _start_publishers(self) -> list[Process]:
@@ -144,17 +169,26 @@ class Run:
             for share in range(PUBLISHER_COUNT)
         )
 
-    def _kill_mid_work(self, app: Coordinator, victim: Process) -> Kill:
-        """SIGKILL the victim while it is inside its handler, and wait until the others have taken over."""
-        self._wait(f"{victim.name} to be in the middle of its work", lambda: victim.event("frozen") is not None, app)
+    def _kill_mid_work(self, app: Coordinator) -> Kill:
+        """SIGKILL a process that is inside its handler, and wait until the others have taken over."""
+        frozen: list[Process] = []
+
+        def froze() -> bool:
+            frozen.extend(process for process in self._processes if process.is_running() and process.event("frozen"))
+            return bool(frozen)
+
+        self._wait(f"a process of {DELAYS} to be in the middle of its work", froze, app)
+        victim = frozen[0]
         victim.kill()
         killed_s = time.monotonic()
         owned = [o for o in app.group_offsets(DELAYS) if o.client_id == victim.name]
         in_flight_count = sum(o.window_open for o in owned)
         self._progress.say(
-            f"SIGKILL to {victim.name} (pid {victim.pid}) inside its handler: {len(owned)} partitions, "
+            f"SIGKILL to {victim.name} (pid {victim.pid}) inside its transaction: {len(owned)} partitions, "
             f"{in_flight_count:,} messages in flight"
         )
+        successor = self._processes.replace(victim)
+        self._progress.say(f"{successor.name} replaces it")
         partitions = {o.partition for o in owned}
 
         def taken_over() -> bool:
@@ -164,7 +198,7 @@ class Run:
         self._wait(f"the others to take over from {victim.name}", taken_over, app)
         takeover_s = time.monotonic() - killed_s
         self._progress.say(f"the others took over after {takeover_s:.1f} s")
-        return Kill(victim.name, victim.pid, len(owned), in_flight_count, takeover_s)
+        return Kill(victim.name, victim.pid, successor.name, len(owned), in_flight_count, takeover_s)
 
     def _collect(self, publishers: Sequence[Process]) -> Published:
         published = Published()
@@ -177,6 +211,34 @@ class Run:
         """Wait until both groups have settled everything; offsets that were rolled back count until proven so."""
         for group in GROUPS:
             self._wait(f"group {group} to settle everything", partial(_is_settled, app, group), app)
+
+    def _replay(
+        self, app: Coordinator, connection: tables.Connection, wanted: Wanted, dead_letters: Sequence[DeadLetter]
+    ) -> Replay:
+        """Give some dead letters back to `delays`, whose handler was mended meanwhile; `audit` goes on as before."""
+        some = [letter for letter in dead_letters if letter.nr in wanted.replayed_nrs]
+        self._progress.say(
+            f"{len(dead_letters)} dead letters; {DELAYS} restarts with a handler that counts cancelled flights, and gets "
+            f"{len(some)} of them back"
+        )
+        self._processes.stop("delays")
+        noted = tables.last_delivery(connection)
+        given_back = letters.replay(connection, some)
+        name = f"{DELAYS}-mended"
+        self._processes.start(
+            [Task("delays", name, self._options.dsn, self._options.message_count, counts_cancelled=True)]
+        )
+        self._wait("the replayed messages to be settled", partial(_is_settled, app, DELAYS))
+        nrs_by_group = {group: tables.select_delivered(connection, group, noted) for group in GROUPS}
+        return Replay(given_back, nrs_by_group, sum(o.lag for o in app.group_offsets(DELAYS)))
+
+    def _supervise(self) -> None:
+        """Replace processes that the poison message has ended."""
+        for death in self._processes.supervise():
+            self._deaths.append(death)
+            self._progress.say(
+                f"the poison message has ended {death.process} (attempt {death.attempt}); {death.replaced_by} replaces it"
+            )
 
     def _wait_event(self, process: Process, name: str) -> dict[str, int]:
         found: list[dict[str, int]] = []
@@ -192,7 +254,7 @@ class Run:
     def _wait(self, what: str, condition: Callable[[], bool], app: Coordinator | None = None) -> None:
         """Return when the condition holds; fail when a process has failed or the time is up, never wait for ever."""
         while not condition():
-            self._processes.check()
+            self._supervise()
             if time.monotonic() - self._started_s > self._options.timeout_s:
                 raise DemoError(f"the time is up: after {self._options.timeout_s:g} s still waiting for {what}")
             if app is not None:
@@ -232,8 +294,10 @@ def _hard_limit(limit_s: float) -> Iterator[None]:
         timer.cancel()
 
 
-def read_found(app: Coordinator, connection: tables.Connection, published: Published, message_count: int) -> Found:
-    """Ask both witnesses, the coordinator and the service's own tables, what has happened."""
+def read_groups(
+    app: Coordinator, connection: tables.Connection, published: Published, message_count: int
+) -> dict[str, GroupFacts]:
+    """Ask both witnesses, the coordinator and the service's own tables, how far the groups are."""
     groups = {}
     for group in GROUPS:
         offsets = app.group_offsets(group)
@@ -247,8 +311,28 @@ def read_found(app: Coordinator, connection: tables.Connection, published: Publi
             phantom_count=phantoms,
             overtaken_count=overtaken,
         )
-    row_count, ledger_count = tables.count_rows(connection)
-    return Found(published, row_count, ledger_count, groups, tables.select_delays(connection))
+    return groups
+
+
+def read_found(
+    connection: tables.Connection,
+    wanted: Wanted,
+    published: Published,
+    groups: dict[str, GroupFacts],
+    dead_letters: Sequence[DeadLetter],
+    replay: Replay,
+) -> Found:
+    """Put together what was seen on the way with what the service's tables hold at the end."""
+    return Found(
+        published,
+        tables.count_departures(connection),
+        groups,
+        dead_letters,
+        replay,
+        letters.read_dead_letters(connection),
+        tables.select_effects(connection, wanted.replayed_nrs),
+        tables.select_delays(connection),
+    )
 
 
 def _is_settled(app: Coordinator, group: str) -> bool:

@@ -3,6 +3,9 @@
 The demo plays a user: a service with tables and a driver of its own. This SQL is that service's, which is why it stands
 here, next to its caller, and not in sql/; it is also why the demo imports psycopg. Nothing here reads the coordinator's
 tables.
+
+No table of `delays` helps it to book a message once: no unique constraint, no `on conflict`, no look whether a row is there
+already. What keeps its sums right is the ack in the same transaction, or nothing is.
 """
 
 from collections.abc import Sequence
@@ -10,7 +13,8 @@ from typing import Any, LiteralString
 
 import psycopg
 
-from coordinator.cli.demo.flights import CarrierDelay, Flight, carrier_of
+from coordinator.cli.demo.facts import Effects
+from coordinator.cli.demo.flights import CarrierDelay, Flight, booking_of, carrier_of
 from coordinator.cli.demo.plan import SERVICE_SCHEMA
 from coordinator.db.translate import translated
 from coordinator.errors import ConfigError
@@ -33,14 +37,16 @@ create schema coordinator_demo_service;
 comment on schema coordinator_demo_service is 'Tables of `coordinator demo`; dropped by its next run.';
 -- A business row, written in the transaction that publishes.
 create table coordinator_demo_service.departures (nr int primary key, flight text not null, tail text);
--- Every hand-over that a handler committed, duplicates included. No unique constraint, on purpose.
+-- Every hand-over, noted before anything else and committed at once, duplicates included.
 create table coordinator_demo_service.deliveries (
     seq bigint generated always as identity primary key, group_name text not null, process text not null,
     nr int not null, "partition" int not null, "offset" bigint not null, key text, attempt int not null);
--- The messages whose delay was booked. Its primary key makes a second delivery harmless.
-create table coordinator_demo_service.ledger (message_id uuid primary key, nr int not null, carrier text not null);
+-- One row per effect. A message that was booked twice has two.
+create table coordinator_demo_service.ledger (
+    seq bigint generated always as identity, nr int not null, "partition" int not null, "offset" bigint not null, key text);
 create table coordinator_demo_service.carrier_delays (
-    carrier text primary key, flights int not null, arrived int not null, delay_min bigint not null);
+    carrier text primary key, flights int not null default 0, arrived int not null default 0,
+    delay_min bigint not null default 0, cancelled int not null default 0);
 """
 
 _INSERT_DEPARTURES: LiteralString = """
@@ -56,34 +62,45 @@ from unnest(%s::int[], %s::int[], %s::bigint[], %s::text[], %s::int[]) with ordi
 order by d.ord
 """
 
-# One statement, so one transaction: the sum moves exactly when the ledger row is new.
-_BOOK: LiteralString = """
-with delivered as (
-    insert into coordinator_demo_service.deliveries (group_name, process, nr, "partition", "offset", key, attempt)
-    values (%(group)s, %(process)s, %(nr)s, %(partition)s, %(offset)s, %(key)s, %(attempt)s)
-), booked as (
-    insert into coordinator_demo_service.ledger (message_id, nr, carrier)
-    values (%(message_id)s, %(nr)s, %(carrier)s)
-    on conflict (message_id) do nothing
-    returning carrier
-)
-insert into coordinator_demo_service.carrier_delays as c (carrier, flights, arrived, delay_min)
-select b.carrier, 1, case when %(delay_min)s::int is null then 0 else 1 end, coalesce(%(delay_min)s::int, 0)
-from booked b
-on conflict (carrier) do update set
-    flights = c.flights + excluded.flights,
-    arrived = c.arrived + excluded.arrived,
-    delay_min = c.delay_min + excluded.delay_min
+_INSERT_CARRIERS: LiteralString = "insert into coordinator_demo_service.carrier_delays (carrier) select unnest(%s::text[])"
+
+_INSERT_LEDGER: LiteralString = """
+insert into coordinator_demo_service.ledger (nr, "partition", "offset", key) values (%s, %s, %s, %s)
 """
 
-_COUNT_ROWS: LiteralString = """
-select (select count(*) from coordinator_demo_service.departures),
-       (select count(*) from coordinator_demo_service.ledger)
+_ADD_DELAY: LiteralString = """
+update coordinator_demo_service.carrier_delays
+set flights = flights + %s, arrived = arrived + %s, delay_min = delay_min + %s, cancelled = cancelled + %s
+where carrier = %s
 """
+
+_COUNT_DEPARTURES: LiteralString = "select count(*) from coordinator_demo_service.departures"
 
 _SELECT_DELAYS: LiteralString = (
-    "select c.carrier, c.flights, c.arrived, c.delay_min from coordinator_demo_service.carrier_delays c"
+    "select c.carrier, c.flights, c.arrived, c.delay_min, c.cancelled from coordinator_demo_service.carrier_delays c"
 )
+
+_LAST_DELIVERY: LiteralString = "select coalesce(max(d.seq), 0) from coordinator_demo_service.deliveries d"
+
+_SELECT_DELIVERED: LiteralString = """
+select d.nr from coordinator_demo_service.deliveries d where d.group_name = %s and d.seq > %s order by d.seq
+"""
+
+_COUNT_HANDED_OVER: LiteralString = """
+select count(*) from coordinator_demo_service.deliveries d where d.group_name = %s and d.nr = %s
+"""
+
+_SELECT_EFFECTS: LiteralString = "select l.nr from coordinator_demo_service.ledger l order by l.seq"
+
+_COUNT_OVERTAKEN_EFFECTS: LiteralString = """
+with behind as (
+    select l."offset" < max(l."offset") over (
+        partition by l."partition", l.key order by l.seq rows between unbounded preceding and 1 preceding) as overtaken
+    from coordinator_demo_service.ledger l
+    where l.key is not null and l.nr <> all (%s)
+)
+select count(*) from behind b where b.overtaken
+"""
 
 # What was first seen after a later message of the same key had been seen: compared with the running maximum before it.
 _COUNT_DELIVERIES: LiteralString = """
@@ -111,6 +128,13 @@ def connect(dsn: str) -> Connection:
         return psycopg.connect(dsn, autocommit=True, application_name="coordinator demo")
 
 
+def connect_for_notes(dsn: str) -> Connection:
+    """Open one for notes of hand-overs. Its COMMITs do not wait for the disk: notes must outlive processes, not the server."""
+    connection = connect(dsn)
+    connection.execute("set synchronous_commit = off")
+    return connection
+
+
 def lock_run(connection: Connection) -> None:
     """Take the right to run in this database, until the connection ends.
 
@@ -121,8 +145,8 @@ def lock_run(connection: Connection) -> None:
         raise ConfigError("another `coordinator demo` runs in this database: wait for its end, or use another database")
 
 
-def create(connection: Connection) -> None:
-    """Make the service's tables, empty; those of an earlier run are dropped.
+def create(connection: Connection, carriers: Sequence[str]) -> None:
+    """Make the service's tables, with a row of zeros per carrier; those of an earlier run are dropped.
 
     Raises:
         ConfigError: If the schema exists and is somebody else's.
@@ -132,6 +156,7 @@ def create(connection: Connection) -> None:
         if row is not None and row[0] != _MARK:
             raise ConfigError(f"schema {SERVICE_SCHEMA!r} exists and is not the demo's: it is left as it is")
         connection.execute(_CREATE)
+        connection.execute(_INSERT_CARRIERS, ([*carriers],))
 
 
 def insert_departures(connection: Connection, flights: Sequence[Flight]) -> None:
@@ -156,30 +181,36 @@ def insert_deliveries(connection: Connection, group: str, process: str, messages
     )
 
 
-def book(connection: Connection, group: str, process: str, message: Message) -> None:
-    """Note one delivery and, if this is the message's first, add its delay to its carrier's sum; one transaction."""
+def book(connection: Connection, message: Message) -> None:
+    """Book one flight in the transaction that is open: a row in the ledger, and its delay onto its carrier's sum."""
     flight = message.value
-    connection.execute(
-        _BOOK,
-        {
-            "group": group,
-            "process": process,
-            "nr": flight["nr"],
-            "partition": message.partition,
-            "offset": message.offset,
-            "key": message.key,
-            "attempt": message.attempt,
-            "message_id": message.message_id,
-            "carrier": carrier_of(flight),
-            "delay_min": flight["arr_delay_min"],
-        },
-    )
+    connection.execute(_INSERT_LEDGER, (flight["nr"], message.partition, message.offset, message.key))
+    connection.execute(_ADD_DELAY, (*booking_of(flight), carrier_of(flight)))
 
 
-def count_rows(connection: Connection) -> tuple[int, int]:
-    """Return how many business rows and ledger rows there are."""
-    rows, ledger = _one_row(connection.execute(_COUNT_ROWS))
-    return rows, ledger
+def count_departures(connection: Connection) -> int:
+    return int(_one_row(connection.execute(_COUNT_DEPARTURES))[0])
+
+
+def last_delivery(connection: Connection) -> int:
+    """Return the number of the newest note, for `select_delivered`."""
+    return int(_one_row(connection.execute(_LAST_DELIVERY))[0])
+
+
+def select_delivered(connection: Connection, group: str, after: int) -> list[int]:
+    """Return which messages a group was handed after that note, in this order."""
+    return [row[0] for row in connection.execute(_SELECT_DELIVERED, (group, after))]
+
+
+def count_handed_over(connection: Connection, group: str, nr: int) -> int:
+    """Return how often a group was handed one message."""
+    return int(_one_row(connection.execute(_COUNT_HANDED_OVER, (group, nr)))[0])
+
+
+def select_effects(connection: Connection, late_nrs: Sequence[int]) -> Effects:
+    """Read the ledger; `late_nrs` may come behind others of their key."""
+    nrs = [row[0] for row in connection.execute(_SELECT_EFFECTS)]
+    return Effects(nrs, int(_one_row(connection.execute(_COUNT_OVERTAKEN_EFFECTS, ([*late_nrs],)))[0]))
 
 
 def count_deliveries(connection: Connection, group: str, message_count: int) -> tuple[int, int, int, int]:

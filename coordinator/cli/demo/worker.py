@@ -10,26 +10,27 @@ from coordinator import Coordinator, Settings
 from coordinator.cli.demo import consuming, publishing, tables
 from coordinator.cli.demo.flights import numbered, read_flights, share_of
 from coordinator.cli.demo.lifeline import receive_task, report
-from coordinator.cli.demo.plan import HEARTBEAT_S, LEASE_S, MEMBERSHIP_POLL_S, PUBLISHER_COUNT, SCHEMA, Task
+from coordinator.cli.demo.plan import HEARTBEAT_S, LEASE_S, MEMBERSHIP_POLL_S, PREFETCH, PUBLISHER_COUNT, SCHEMA, Task
 
 
 def main() -> int:
     task = receive_task()
-    settings = Settings(lease_s=LEASE_S, heartbeat_s=HEARTBEAT_S, membership_poll_s=MEMBERSHIP_POLL_S)
-    with (
-        tables.connect(task.dsn) as connection,
-        Coordinator(task.dsn, schema=SCHEMA, client_id=task.name, settings=settings) as app,
-    ):
+    with Coordinator(task.dsn, schema=SCHEMA, client_id=task.name, settings=_settings(task)) as app:
         if task.role == "publish":
-            return _publish(app, connection, task)
-        if task.role == "audit":
-            return consuming.count_all(app, connection, task)
-        return consuming.keep_delays(app, connection, task)
+            return _publish(app, task)
+        with tables.connect_for_notes(task.dsn) as notes:
+            return (consuming.count_all if task.role == "audit" else consuming.keep_delays)(app, notes, task)
 
 
-def _publish(app: Coordinator, connection: tables.Connection, task: Task) -> int:
+def _settings(task: Task) -> Settings:
+    shorter = {"lease_s": LEASE_S, "heartbeat_s": HEARTBEAT_S, "membership_poll_s": MEMBERSHIP_POLL_S}
+    return Settings(**shorter, prefetch=PREFETCH) if task.role == "delays" else Settings(**shorter)
+
+
+def _publish(app: Coordinator, task: Task) -> int:
     flights = list(share_of(numbered(read_flights(), task.message_count), task.share, PUBLISHER_COUNT))
-    report("published", **asdict(publishing.publish_flights(app, connection, flights)))
+    with tables.connect(task.dsn) as connection:
+        report("published", **asdict(publishing.publish_flights(app, connection, flights)))
     return 0
 
 
