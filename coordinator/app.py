@@ -11,7 +11,8 @@ from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 from uuid import UUID
 
-from coordinator.consumer.blocking import Consumer, Decode, Handler, Registration, Workers
+from coordinator.consumer.blocking import Consumer, Workers
+from coordinator.consumer.handlers import Decode, Handler, Registration
 from coordinator.consumer.options import Options, Start
 from coordinator.consumer.runtime import Runtime
 from coordinator.db.connect import AsyncPool, Pool

@@ -4,15 +4,16 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from coordinator.consumer.handlers import Decode, Registration, decoded, keep_alive
 from coordinator.consumer.options import Options, failure_of, results_of
-from coordinator.consumer.runtime import Runtime, place_of
+from coordinator.consumer.runtime import Runtime
+from coordinator.consumer.telling import place_of, tell_refused
 from coordinator.core.subscription import Subscription
-from coordinator.errors import ConfigError, FencedError, HandlerError, UnavailableError
-from coordinator.model import BYTES_CONTENT, Message
+from coordinator.errors import ConfigError, FencedError, UnavailableError
+from coordinator.model import Message
 from coordinator.observe import events
 
 if TYPE_CHECKING:
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     import psycopg
 
 log = logging.getLogger("coordinator")
-
-Decode = Callable[[bytes], Any]
-Handler = Callable[..., object]
 
 
 class Settling:
@@ -43,14 +41,7 @@ class Settling:
 
     def decode(self, message: Message) -> Any:
         """Decode a payload; bytes stay bytes."""
-        if message.content_type == BYTES_CONTENT:
-            return message.payload
-        try:
-            return self._decode(message.payload)
-        except Exception as error:
-            raise HandlerError(
-                f"{message.topic}/{message.partition}@{message.offset}: the payload is not what the codec takes: {error}"
-            ) from error
+        return decoded(message, self._decode)
 
 
 class Consumer:
@@ -179,7 +170,7 @@ class Consumer:
             try:
                 message.ack()
             except FencedError as error:
-                log.warning(events.ACK_REFUSED, extra={**place_of(message), "error": str(error)})
+                tell_refused(message, error)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -191,14 +182,6 @@ class Consumer:
         if kind is None and self._auto_ack and not self._closed:
             self._ack_pending()
         self.close()
-
-
-@dataclass(frozen=True, slots=True)
-class Registration:
-    """One @subscribe."""
-
-    handler: Handler
-    options: Options
 
 
 class Workers:
@@ -217,11 +200,7 @@ class Workers:
         self._runtime.start([registration.options for registration in self._registrations], self._settling)
         for registration in self._registrations:
             options = registration.options
-            mine = [
-                subscription
-                for subscription in self._runtime.engine.subscriptions.values()
-                if subscription.group == options.group and subscription.topic in options.topics
-            ]
+            mine = registration.subscriptions(self._runtime.engine)
             for number in range(options.concurrency):
                 name = f"coordinator-handler-{options.group}-{number}"
                 thread = threading.Thread(target=self._work, args=(registration, mine), name=name, daemon=True)
@@ -260,7 +239,7 @@ class Workers:
             batch = self._runtime.take(subscriptions, options.batch_size, 1.0)
             if not batch:
                 continue
-            self._begin(batch, options)
+            keep_alive(batch, time.monotonic() + options.max_processing_s)
             try:
                 returned = self._call(registration, batch)
             except (FencedError, UnavailableError) as error:
@@ -271,13 +250,6 @@ class Workers:
             else:
                 if not options.transactional:
                     self._settle(batch, returned, options)
-
-    def _begin(self, batch: Sequence[Message], options: Options) -> None:
-        """Its deadline is moved on as long as this thread is at it."""
-        until_s = time.monotonic() + options.max_processing_s
-        for message in batch:
-            if message.delivery is not None:
-                message.delivery.extend_until_s = until_s
 
     def _call(self, registration: Registration, batch: list[Message]) -> object:
         options = registration.options
@@ -303,12 +275,12 @@ class Workers:
         try:
             self._runtime.fail(message, error, failure_of(error))
         except FencedError as fenced:
-            log.warning(events.ACK_REFUSED, extra={**place_of(message), "error": str(fenced)})
+            tell_refused(message, fenced)
 
     def _not_charged(self, batch: Sequence[Message], error: Exception) -> None:
         """The claim is another's, another run was first, or there is no database: no failure of the handler."""
         for message in batch:
-            log.warning(events.ACK_REFUSED, extra={**place_of(message), "error": str(error)})
+            tell_refused(message, error)
             try:
                 self._runtime.give_back(message)
             except FencedError:
@@ -318,4 +290,4 @@ class Workers:
         try:
             message.ack()
         except FencedError as error:
-            log.warning(events.ACK_REFUSED, extra={**place_of(message), "error": str(error)})
+            tell_refused(message, error)

@@ -1,11 +1,23 @@
-"""What a look at the groups' state means for this coordinator; the same for both shells, no I/O."""
+"""Joining groups, planning who owns what, and what a plan means for this coordinator; the same for both shells, no I/O."""
 
+import logging
+import os
+import socket
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from coordinator.consumer.options import Options
+from coordinator.consumer.telling import partition_fields
 from coordinator.core.assignment import plan
-from coordinator.model import GroupState, PartitionKey
+from coordinator.core.loop import Engine
+from coordinator.core.partition import Partition
+from coordinator.model import Claim, GroupState, Joined, PartitionKey, Settler
+from coordinator.observe import events
+from coordinator.protocol import groups
+from coordinator.protocol.statement import Flow, call
+
+log = logging.getLogger("coordinator")
 
 
 @dataclass(slots=True)
@@ -19,6 +31,66 @@ class Moves:
     surplus: list[PartitionKey] = field(default_factory=list)
     lost: list[PartitionKey] = field(default_factory=list)
     settled: bool = True
+
+    def complete(self, claims: Sequence[Claim]) -> bool:
+        """Tell whether everything that the plan gives to this coordinator is held, now that these were taken."""
+        return self.settled or (len(claims) == len(self.wanted) and not self.surplus and bool(claims))
+
+
+def entering(
+    me: UUID, client_id: str, lease_s: float, options: Sequence[Options]
+) -> Flow[list[tuple[Options, Joined]]]:
+    """Register and join every group; harmless when it is repeated after it was cut off half-way."""
+    yield from call(groups.register(me, client_id, socket.gethostname(), os.getpid(), lease_s))
+    joined: list[tuple[Options, Joined]] = []
+    for option in options:
+        answer = yield from call(groups.join_group(me, option.group, option.topics, *option.start_from()))
+        joined.append((option, answer))
+        log.info(events.MEMBER_JOINED, extra={"group": option.group, "member": str(me)})
+    return joined
+
+
+def enter(engine: Engine, joined: Sequence[tuple[Options, Joined]], settler: Settler) -> set[str]:
+    """Tell the engine of the groups that were joined; returns the channels of their topics."""
+    for options, answer in joined:
+        for topic in answer.topics:
+            if (answer.group_id, topic.topic_id) not in engine.subscriptions:
+                engine.subscribe(options.subscription(answer.group_id, topic, settler))
+    return {topic.channel for _, answer in joined for topic in answer.topics}
+
+
+def looking(me: UUID, group_ids: Sequence[int], observed_s: float) -> Flow[list[GroupState]]:
+    """Declare dead who is dead, make a plan where nobody has, and return the state of the groups.
+
+    Args:
+        observed_s: How long the connection has been up: nobody is judged by what was not seen.
+    """
+    yield from call(groups.reap(observed_s))
+    states = yield from call(groups.group_state(group_ids))
+    stored = False
+    for state in states:
+        owners = plan_of(state, me)
+        if owners is not None and (yield from call(groups.store_plan(state.group_id, state.version, owners))):
+            stored = True
+            log.info(events.GROUP_PLANNED, extra={"group_id": state.group_id, "version": state.version})
+    if stored:
+        states = yield from call(groups.group_state(group_ids))
+    return states
+
+
+def move(engine: Engine, found: "Moves", claims: Sequence[Claim], now_s: float) -> list[Partition]:
+    """Bring the engine in line with the plans, and with the claims that were taken; returns what was lost."""
+    lost = engine.drop(found.lost)
+    engine.revoke(found.surplus)
+    for claim in claims:
+        partition = engine.on_claimed(claim, now_s)
+        log.info(events.PARTITION_ASSIGNED, extra={**partition_fields(partition), "takeover": claim.takeover})
+    # A release of ours that this look saw before the work loop had its answer is no loss.
+    return [partition for partition in lost if not partition.revoking]
+
+
+def group_ids(engine: Engine) -> list[int]:
+    return sorted({subscription.group_id for subscription in engine.subscriptions.values()})
 
 
 def plan_of(state: GroupState, me: UUID) -> list[tuple[tuple[int, int], UUID]] | None:

@@ -1,14 +1,14 @@
-"""From the commands of core.loop to the parameters of sql/functions/deliveries; the same for both shells."""
+"""From the commands of core.loop to the parameters of sql/functions/deliveries, and back; the same for both shells."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from uuid import UUID
 
-from coordinator.core.loop import Exchange, Resolve
+from coordinator.core.loop import Changes, Engine, Exchange, Resolve
 from coordinator.core.partition import Partition
 from coordinator.core.ranges import compress
-from coordinator.model import Resolved
+from coordinator.model import Message, PartitionKey, Resolved
 from coordinator.protocol import deliveries
-from coordinator.protocol.deliveries import ClaimArrays, ExchangeCall
+from coordinator.protocol.deliveries import ClaimArrays, ExchangeAnswer, ExchangeCall
 from coordinator.protocol.statement import Statement
 
 # Parked messages handed out per claim and exchange.
@@ -49,9 +49,41 @@ def exchange_call(coordinator: UUID, exchange: Exchange) -> ExchangeCall:
     )
 
 
+def on_answer(engine: Engine, exchange: Exchange, answer: ExchangeAnswer, now_s: float) -> Changes:
+    """Report the answer of a round trip to the engine."""
+    return engine.on_exchanged(
+        exchange, answer.settled, answer.released, answer.rows, answer.gaps, answer.due, answer.parked, now_s
+    )
+
+
 def resolve_statement(coordinator: UUID, resolve: Resolve) -> Statement[list[Resolved]]:
     """Return the statement that a Resolve command means."""
     return deliveries.resolve(coordinator, _claims(resolve.partitions))
+
+
+def ack_statements(coordinator: UUID, messages: Sequence[Message]) -> Iterator[Statement[str]]:
+    """Yield one ack per claim, in the order of claims: two batches can't wait for each other crosswise."""
+    by_claim: dict[PartitionKey, list[Message]] = {}
+    for message in messages:
+        assert message.delivery is not None
+        by_claim.setdefault(message.delivery.owner.key, []).append(message)
+    for key, mine in sorted(by_claim.items()):
+        offsets = [message.offset for message in mine]
+        replays = [m.delivery.facts.replays if m.delivery and m.delivery.facts else 0 for m in mine]
+        yield deliveries.ack(coordinator, key, mine[0].epoch, offsets, replays)
+
+
+def idle_limit(messages: Sequence[Message], visibility_timeout_s: float, now_s: float) -> Statement[None]:
+    """Return what limits a handler's transaction: it may be idle for as long as its deadline allows, and no longer."""
+    delivery = messages[0].delivery
+    assert delivery is not None
+    return deliveries.limit_idle(max(visibility_timeout_s, delivery.extend_until_s - now_s))
+
+
+def release_statement(coordinator: UUID, partitions: Sequence[Partition]) -> Statement[int]:
+    """Return the statement that gives claims back outside of an exchange."""
+    parameters = deliveries.release_parameters(coordinator, _claims(partitions))
+    return Statement(deliveries.RELEASE, parameters, lambda rows: int(rows[0][0]), "release")
 
 
 def _claims(partitions: Sequence[Partition]) -> ClaimArrays:

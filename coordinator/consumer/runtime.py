@@ -6,7 +6,6 @@ LISTEN, so that a slow exchange delays no heartbeat. One lock guards the engine;
 
 import contextlib
 import logging
-import os
 import random
 import selectors
 import socket
@@ -18,36 +17,33 @@ from uuid import UUID, uuid4
 
 import psycopg
 
-from coordinator.consumer.membership import moves, plan_of
+from coordinator.consumer.membership import enter, entering, group_ids, looking, move, moves
 from coordinator.consumer.options import Options, limits_of
-from coordinator.consumer.requests import exchange_call, resolve_statement
+from coordinator.consumer.pacing import LONGEST_WAIT_S, OUTAGE_PAUSE_S, RELEASE_PATIENCE_S, jittered_s, pause_s
+from coordinator.consumer.requests import exchange_call, on_answer, resolve_statement
+from coordinator.consumer.saving import Goals, all_unsaved, check_lost, not_in_time, reached, read_to_end
+from coordinator.consumer.telling import partition_fields, tell_changes, tell_late, tell_verdict
 from coordinator.consumer.transaction import transaction
-from coordinator.core.loop import Changes, Engine, Exchange, Resolve, Subscription, Wait
+from coordinator.core.loop import Engine, Exchange, Resolve, Subscription, Wait
 from coordinator.core.partition import Partition
 from coordinator.core.retry import MAX_ERROR_CHARS, Failure, clean
 from coordinator.db import exchange as wire
 from coordinator.db.connect import Pool, connect, listen_statement
-from coordinator.db.drive import drive
+from coordinator.db.drive import drive, follow
 from coordinator.db.schema import protocol_checked
 from coordinator.db.translate import translated
 from coordinator.db.watchdog import Watchdog
-from coordinator.errors import CoordinatorError, MemberDeadError, Reject, StaleEpochError, UnavailableError
-from coordinator.model import Claim, Delivery, GroupState, Message, Settler
+from coordinator.errors import CoordinatorError, MemberDeadError, Reject, UnavailableError
+from coordinator.model import Claim, Message, Settler
 from coordinator.observe import events
 from coordinator.protocol import groups
 from coordinator.protocol.placeholder import render
-from coordinator.protocol.statement import Statement
+from coordinator.protocol.statement import Flow, Statement
 from coordinator.settings import Settings
 
 log = logging.getLogger("coordinator")
 
 T = TypeVar("T")
-
-_LONGEST_WAIT_S = 60.0
-_FIRST_PAUSE_S = 0.05
-_LONGEST_PAUSE_S = 2.0
-_RELEASE_PATIENCE_S = 3.0
-_OUTAGE_PAUSE_S = 1.0
 
 
 class Runtime:
@@ -121,7 +117,7 @@ class Runtime:
         Without a database there is only the lease that gives the claims back: then it is waited for unsaved acks alone.
         """
         deadline_s = time.monotonic() + timeout_s
-        patience_s = time.monotonic() + min(timeout_s, _RELEASE_PATIENCE_S)
+        patience_s = time.monotonic() + min(timeout_s, RELEASE_PATIENCE_S)
         with self.changed:
             self.engine.abandon(self.engine.subscriptions.values())
             self.engine.drain()
@@ -210,22 +206,13 @@ class Runtime:
                 delay_s=delay_s,
             )
             self.changed.notify()
-        if verdict is not None:
-            log.warning(
-                events.DELIVERY_NACKED,
-                extra={
-                    **place_of(message),
-                    "error": verdict.message,
-                    "delay_s": verdict.delay_s,
-                    "reason": verdict.reason,
-                },
-            )
+        tell_verdict(message, verdict)
 
     def give_back(self, message: Message) -> None:
         """Take a delivery back without a charge."""
         assert message.delivery is not None
         with self.changed:
-            self.engine.give_back(message.delivery, time.monotonic(), _OUTAGE_PAUSE_S)
+            self.engine.give_back(message.delivery, time.monotonic(), OUTAGE_PAUSE_S)
 
     def extend(self, message: Message, seconds: float) -> bool:
         """Move the deadline; see Message.extend."""
@@ -264,9 +251,7 @@ class Runtime:
             UnavailableError: Not in time.
         """
         with self.changed:
-            lost, self.engine.lost_unsaved = self.engine.lost_unsaved, []
-            goals = [(p, p.settled_count) for p in self.engine.partitions.values() if p.holds_unsaved]
-            self._wait_saved(goals, lost)
+            self._wait_saved(*all_unsaved(self.engine))
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Tell whether everything there is right now was read and settled; looks at the database once to say yes."""
@@ -276,38 +261,25 @@ class Runtime:
             self.engine.expect(time.monotonic())
             while time.monotonic() < deadline_s:
                 self.check()
-                if self.engine.active:
-                    return False
-                if self.assigned and self.engine.exchange_count >= seen + 2 and self.engine.idle:
-                    return True
-                if self.assigned and not self.engine.partitions:
-                    return True
+                answer = read_to_end(self.engine, seen, assigned=self.assigned)
+                if answer is not None:
+                    return answer
                 if self.engine.exchange_count < seen + 2:
                     self.engine.expect(time.monotonic())
                 self.changed.wait(0.02)
             return False
 
-    def _wait_saved(self, goals: Sequence[tuple[Partition, int]], lost_before: Sequence[Partition] = ()) -> None:
-        """Wait with the lock held; an exchange that was under way when the goal was set does not count for it."""
+    def _wait_saved(self, goals: Goals, lost_before: Sequence[Partition] = ()) -> None:
+        """Wait with the lock held."""
         deadline_s = time.monotonic() + self.settings.commit_timeout_s
         self.engine.flush()
-        for partition, count in goals:
-            while partition.saved_count < count and not partition.lost:
-                self.check()
-                if time.monotonic() >= deadline_s:
-                    raise UnavailableError(
-                        f"not committed within {self.settings.commit_timeout_s:g} s; the acks are kept and will be written "
-                        "when the database is back, if the claim is still held then"
-                    )
-                self.engine.flush()
-                self.changed.wait(0.5)
-        lost = [*lost_before, *(p for p, count in goals if p.lost and p.saved_count < count and p not in lost_before)]
-        if lost:
-            self.engine.lost_unsaved = [p for p in self.engine.lost_unsaved if p not in lost]
-            names = ", ".join(f"{p.source.topic}/{p.key.partition} (epoch {p.epoch})" for p in lost)
-            raise StaleEpochError(
-                f"lost before the ack was committed, and owned by somebody else: {names}", held=lost[0].epoch
-            )
+        while not reached(goals):
+            self.check()
+            if time.monotonic() >= deadline_s:
+                raise not_in_time(self.settings.commit_timeout_s)
+            self.engine.flush()
+            self.changed.wait(0.5)
+        check_lost(self.engine, goals, lost_before)
 
     # ---- the work loop
 
@@ -322,7 +294,7 @@ class Runtime:
                     self.changed.notify_all()
             self._tell_late()
             if isinstance(command, Wait):
-                self._wake.wait(min(max(command.until_s - time.monotonic(), 0.0), _LONGEST_WAIT_S))
+                self._wake.wait(min(max(command.until_s - time.monotonic(), 0.0), LONGEST_WAIT_S))
                 continue
             try:
                 if connection is None:
@@ -341,7 +313,7 @@ class Runtime:
                         connection.close()
                         connection = None
                         self.engine.on_reconnected()
-                self._stopping.wait(_pause_s(failures))
+                self._stopping.wait(pause_s(failures))
         if connection is not None:
             connection.close()
 
@@ -350,47 +322,14 @@ class Runtime:
             with self._watchdog.watch(connection):
                 answer = wire.run(connection, self.schema, exchange_call(self.id, command))
             with self.changed:
-                changes = self.engine.on_exchanged(
-                    command,
-                    answer.settled,
-                    answer.released,
-                    answer.rows,
-                    answer.gaps,
-                    answer.due,
-                    answer.parked,
-                    time.monotonic(),
-                )
+                changes = on_answer(self.engine, command, answer, time.monotonic())
                 self.changed.notify_all()
         else:
             answers = self._run(connection, resolve_statement(self.id, command))
             with self.changed:
                 changes = self.engine.on_resolved(command, answers, time.monotonic())
                 self.changed.notify_all()
-        self._tell(changes)
-
-    def _tell(self, changes: Changes) -> None:
-        """Log what a report brought, and pass dead letters on to the hooks."""
-        for partition in changes.lost:
-            log.warning(events.PARTITION_LOST, extra=_fields(partition))
-        for partition in changes.released:
-            log.info(events.PARTITION_RELEASED, extra=_fields(partition))
-        for partition, reason in changes.refused:
-            log.error(events.DEAD_LETTER_REFUSED, extra={**_fields(partition), "error": reason})
-        for partition, entry in changes.buried:
-            letter = {
-                **_fields(partition),
-                "offset": entry["offset"],
-                "reason": entry["reason"],
-                "error": entry["error"]["error"],
-                "attempts": entry["attempts"],
-            }
-            log.error(events.DELIVERY_DEAD_LETTERED, extra=letter)
-            for options in self._options:
-                if options.group == letter["group"] and letter["topic"] in options.topics and options.on_dead_letter:
-                    try:
-                        options.on_dead_letter(letter)
-                    except Exception:
-                        log.exception(events.HOOK_FAILED, extra=letter)
+        tell_changes(changes, self._options)
         if changes.lost or changes.released:
             self._nudge()
 
@@ -399,16 +338,7 @@ class Runtime:
         with self.lock:
             slow, self.engine.slow = self.engine.slow, []
             late, self.engine.taken_back = self.engine.taken_back, []
-        now_s = time.monotonic()
-        for delivery in slow:
-            log.warning(
-                events.HANDLER_SLOW, extra={**_delivery_fields(delivery), "running_s": now_s - delivery.started_s}
-            )
-        for delivery, verdict in late:
-            log.warning(
-                events.DEADLINE_PASSED,
-                extra={**_delivery_fields(delivery), "error": verdict.message, "reason": verdict.reason},
-            )
+        tell_late(slow, late, time.monotonic())
 
     # ---- the control loop
 
@@ -426,7 +356,7 @@ class Runtime:
             except (UnavailableError, psycopg.Error) as error:
                 failures += 1
                 log.warning(events.CONNECTION_LOST, extra={"error": str(error), "failures": failures})
-                self._stopping.wait(_pause_s(failures))
+                self._stopping.wait(pause_s(failures))
 
     def _control_session(self, connection: psycopg.Connection[Any]) -> None:
         """Heartbeats, membership and wake-ups over one unbroken connection."""
@@ -445,10 +375,10 @@ class Runtime:
                         heartbeat_at_s = membership_at_s = 0.0
                     if now_s >= heartbeat_at_s:
                         self._heartbeat(connection)
-                        heartbeat_at_s = now_s + self.settings.heartbeat_s * random.uniform(0.8, 1.0)  # noqa: S311
+                        heartbeat_at_s = now_s + jittered_s(self.settings.heartbeat_s)
                     if now_s >= membership_at_s:
                         self._reconcile(connection, now_s - observed_since_s)
-                        membership_at_s = now_s + self.settings.membership_poll_s * random.uniform(0.8, 1.0)  # noqa: S311
+                        membership_at_s = now_s + jittered_s(self.settings.membership_poll_s)
                 except MemberDeadError:
                     self._start_over()
                     continue
@@ -489,8 +419,7 @@ class Runtime:
 
     def _reconcile(self, connection: psycopg.Connection[Any], observed_s: float) -> None:
         """Compare what is held with what the plans say; plan where nobody has."""
-        self._run(connection, groups.reap(observed_s))
-        states = self._planned(connection)
+        states = self._follow(connection, looking(self.id, group_ids(self.engine), observed_s))
         with self.lock:
             held = set(self.engine.partitions)
             self._claiming = not self.engine.draining
@@ -501,31 +430,12 @@ class Runtime:
                 claims = self._run(connection, groups.claim(self.id, found.wanted))
         finally:
             with self.changed:
-                lost = self.engine.drop(found.lost)
-                self.engine.revoke(found.surplus)
-                for claim in claims:
-                    partition = self.engine.on_claimed(claim, time.monotonic())
-                    log.info(events.PARTITION_ASSIGNED, extra={**_fields(partition), "takeover": claim.takeover})
-                self.assigned = found.settled or (
-                    len(claims) == len(found.wanted) and not found.surplus and bool(claims)
-                )
+                lost = move(self.engine, found, claims, time.monotonic())
+                self.assigned = found.complete(claims)
                 self._claiming = False
                 self.changed.notify_all()
         for partition in lost:
-            # A release of ours that this look saw before the work loop had its answer is no loss.
-            if not partition.revoking:
-                log.warning(events.PARTITION_LOST, extra=_fields(partition))
-
-    def _planned(self, connection: psycopg.Connection[Any]) -> list[GroupState]:
-        group_ids = sorted({subscription.group_id for subscription in self.engine.subscriptions.values()})
-        states = self._run(connection, groups.group_state(group_ids))
-        stored = False
-        for state in states:
-            owners = plan_of(state, self.id)
-            if owners is not None and self._run(connection, groups.store_plan(state.group_id, state.version, owners)):
-                stored = True
-                log.info(events.GROUP_PLANNED, extra={"group_id": state.group_id, "version": state.version})
-        return self._run(connection, groups.group_state(group_ids)) if stored else states
+            log.warning(events.PARTITION_LOST, extra=partition_fields(partition))
 
     def _join(self, connection: psycopg.Connection[Any]) -> None:
         """Register and join every group; harmless when it is repeated after it was cut off half-way."""
@@ -535,18 +445,9 @@ class Runtime:
             self._alive_after_all = None
         assert self._settler is not None
         sent_s = time.monotonic()
-        host = socket.gethostname()
-        self._run(connection, groups.register(self.id, self.client_id, host, os.getpid(), self.settings.lease_s))
-        for options in self._options:
-            joined = self._run(
-                connection, groups.join_group(self.id, options.group, options.topics, *options.start_from())
-            )
-            with self.lock:
-                for topic in joined.topics:
-                    self._channels.add(topic.channel)
-                    if (joined.group_id, topic.topic_id) not in self.engine.subscriptions:
-                        self.engine.subscribe(options.subscription(joined.group_id, topic, self._settler))
-            log.info(events.MEMBER_JOINED, extra={"group": options.group, "member": str(self.id)})
+        joined = self._follow(connection, entering(self.id, self.client_id, self.settings.lease_s, self._options))
+        with self.lock:
+            self._channels |= enter(self.engine, joined, self._settler)
         self._joined = True
         self._on_lease(sent_s)
 
@@ -580,6 +481,9 @@ class Runtime:
         with self._watchdog.watch(connection):
             return wire.run_alone(connection, self.schema, statement)
 
+    def _follow(self, connection: psycopg.Connection[Any], flow: Flow[T]) -> T:
+        return follow(flow, lambda statement: self._run(connection, statement))
+
     def _connect(self, purpose: str) -> psycopg.Connection[Any]:
         return connect(
             self.dsn,
@@ -603,29 +507,3 @@ class Runtime:
             with self.changed:
                 self.failure = error
                 self.changed.notify_all()
-
-
-def _pause_s(failures: int) -> float:
-    """Capped exponential pause with jitter, so that a fleet does not come back in step."""
-    pause_s = min(_FIRST_PAUSE_S * 2.0 ** min(failures, 10), _LONGEST_PAUSE_S)
-    return pause_s * random.uniform(0.5, 1.0)  # noqa: S311
-
-
-def _fields(partition: Partition) -> dict[str, object]:
-    source = partition.source
-    return {"group": source.group, "topic": source.topic, "partition": source.partition, "epoch": source.epoch}
-
-
-def _delivery_fields(delivery: Delivery) -> dict[str, object]:
-    return {**_fields(delivery.owner), "offset": delivery.offset, "attempt": delivery.attempt}
-
-
-def place_of(message: Message) -> dict[str, object]:
-    """Return the log fields that name a delivery."""
-    return {
-        "group": message.group,
-        "topic": message.topic,
-        "partition": message.partition,
-        "offset": message.offset,
-        "attempt": message.attempt,
-    }

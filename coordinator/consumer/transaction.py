@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import pq
 
+from coordinator.consumer.requests import ack_statements, idle_limit
 from coordinator.db.connect import callers
 from coordinator.db.drive import execute
 from coordinator.db.translate import translate
 from coordinator.errors import ConfigError, UnavailableError
-from coordinator.model import Message, PartitionKey
+from coordinator.model import Message
 from coordinator.protocol import deliveries
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def transaction(
                 with own.transaction():
                     _limit(own, runtime, messages)
                     yield own
-                    xids.extend(execute(ack, own, runtime.schema) for ack in _acks(runtime, messages))
+                    xids.extend(execute(ack, own, runtime.schema) for ack in ack_statements(runtime.id, messages))
             except psycopg.Error as error:
                 if not (xids and own.closed):
                     ours = translate(error, own) if own.closed else None
@@ -72,26 +73,9 @@ def transaction(
                 runtime.engine.end_run(delivery)
 
 
-def _acks(runtime: "Runtime", messages: Sequence[Message]) -> Iterator[Any]:
-    """One ack per claim, in the order of claims: two batches can't wait for each other crosswise."""
-    by_claim: dict[PartitionKey, list[Message]] = {}
-    for message in messages:
-        assert message.delivery is not None
-        by_claim.setdefault(message.delivery.owner.key, []).append(message)
-    for key, mine in sorted(by_claim.items()):
-        offsets = [message.offset for message in mine]
-        replays = [m.delivery.facts.replays if m.delivery and m.delivery.facts else 0 for m in mine]
-        yield deliveries.ack(runtime.id, key, mine[0].epoch, offsets, replays)
-
-
 def _limit(connection: psycopg.Connection[Any], runtime: "Runtime", messages: Sequence[Message]) -> None:
     """A handler may be idle in its transaction for as long as its deadline allows, and no longer."""
-    delivery = messages[0].delivery
-    assert delivery is not None
-    allowed_s = max(runtime.settings.visibility_timeout_s, delivery.extend_until_s - time.monotonic())
-    connection.execute(
-        "select set_config('idle_in_transaction_session_timeout', %s, true)", (str(int(allowed_s * 1000)),)
-    )
+    execute(idle_limit(messages, runtime.settings.visibility_timeout_s, time.monotonic()), connection, runtime.schema)
 
 
 def _committed(runtime: "Runtime", xid: str) -> bool:

@@ -3,6 +3,7 @@
 Both run in whatever transaction the connection is in, and begin, commit and roll back nothing themselves.
 """
 
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from typing import Any, TypeVar
 
@@ -31,12 +32,22 @@ class _AsyncCursor(psycopg.AsyncCursor[Row]):
 
 def drive(flow: Flow[T], connection: psycopg.Connection[Any], schema: str) -> T:
     """Run a flow to its end and return its result; a statement's error is raised where the flow yielded it."""
+    return follow(flow, lambda statement: execute(statement, connection, schema))
+
+
+async def adrive(flow: Flow[T], connection: psycopg.AsyncConnection[Any], schema: str) -> T:
+    """`drive` for an AsyncConnection."""
+    return await afollow(flow, lambda statement: aexecute(statement, connection, schema))
+
+
+def follow(flow: Flow[T], run: Callable[[Statement[Any]], Any]) -> T:
+    """`drive`, with another way to run each statement."""
     with closing(flow):
         try:
             statement = next(flow)
             while True:
                 try:
-                    result = execute(statement, connection, schema)
+                    result = run(statement)
                 except Exception as error:  # noqa: BLE001 - the flow decides; uncaught, it comes out of throw()
                     statement = flow.throw(error)
                 else:
@@ -45,15 +56,15 @@ def drive(flow: Flow[T], connection: psycopg.Connection[Any], schema: str) -> T:
             return stop.value  # type: ignore[no-any-return]
 
 
-async def adrive(flow: Flow[T], connection: psycopg.AsyncConnection[Any], schema: str) -> T:
-    """`drive` for an AsyncConnection."""
+async def afollow(flow: Flow[T], run: Callable[[Statement[Any]], Awaitable[Any]]) -> T:
+    """`follow` for asyncio."""
     with closing(flow):
         try:
             statement = next(flow)
             while True:
                 try:
-                    result = await aexecute(statement, connection, schema)
-                except Exception as error:  # noqa: BLE001 - as in drive
+                    result = await run(statement)
+                except Exception as error:  # noqa: BLE001 - as in follow
                     statement = flow.throw(error)
                 else:
                     statement = flow.send(result)

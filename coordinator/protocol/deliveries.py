@@ -179,6 +179,16 @@ def ack(
     )
 
 
+def limit_idle(limit_s: float) -> Statement[None]:
+    """End this transaction when it is idle for so long."""
+    return Statement(
+        "limit_idle",
+        "select set_config('idle_in_transaction_session_timeout', %s, true)",
+        (str(int(limit_s * 1000)),),
+        lambda _rows: None,
+    )
+
+
 def transaction_outcome(xid: str) -> Statement[str | None]:
     """committed, aborted, in progress, or None for too long ago."""
     return Statement(
