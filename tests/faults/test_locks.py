@@ -66,7 +66,6 @@ def test_claim_row_locked__ack_that_waits__returns_when_it_is_free(app, dsn, con
     assert committed(dsn)[0] == 1
 
 
-@pytest.mark.xfail(reason="busy is asked again at once: some 1,700 exchanges a second")
 def test_claim_row_locked__exchanges_back_off(app, dsn, consumer):
     with locked(dsn, ONE_CLAIM):
         publish(app, 10, partition=0)
@@ -78,7 +77,6 @@ def test_claim_row_locked__exchanges_back_off(app, dsn, consumer):
         assert count < 300
 
 
-@pytest.mark.xfail(reason="resolve waits for the locked row, fails after two seconds, for all claims, again and again")
 def test_claim_row_locked__after_a_reconnect_other_partitions_go_on(app, dsn, consumer):
     with locked(dsn, ONE_CLAIM):
         assert terminate(dsn, "coordinator work") == 1
@@ -86,7 +84,6 @@ def test_claim_row_locked__after_a_reconnect_other_partitions_go_on(app, dsn, co
         assert len(drain(consumer, 10, 5)) == 10
 
 
-@pytest.mark.xfail(reason="a session that found its id registered never joins: alive, and in no group, for ever")
 def test_rejoin__join_fails_once__is_a_member_in_the_end(app, dsn, consumer):
     """The ghost owner of case 10: fenced, registered anew, and the join ran into a lock."""
     publish(app, 1)
@@ -141,7 +138,6 @@ def test_ack__claim_taken_meanwhile__is_refused_told_and_counted(app, dsn, consu
     assert (again.offset, again.epoch > message.epoch) == (0, True)
 
 
-@pytest.mark.xfail(reason="commit looks at the claims that are held still; what was lost before is not among them")
 def test_commit__acks_lost_before__raises_stale_epoch(app, dsn, consumer):
     """Nobody else tells: an ack that does not wait is refused after it has returned."""
     publish(app, 2, partition=0)

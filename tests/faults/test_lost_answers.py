@@ -267,7 +267,6 @@ def test_start__server_unreachable__raises_unavailable(app, proxy):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="no round trip has a limit on the client: both loops wait for an answer that never comes")
 def test_network__swallows_both_ways__is_back_by_itself(app, direct, proxy, dsn):
     """Case 14: no FIN, no RST, and TCP's own acks go on, as behind a pooler that hangs: noticed within 15 s."""
     consumer = (
