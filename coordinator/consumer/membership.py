@@ -41,6 +41,8 @@ def entering(
     me: UUID, client_id: str, lease_s: float, options: Sequence[Options]
 ) -> Flow[list[tuple[Options, Joined]]]:
     """Register and join every group; harmless when it is repeated after it was cut off half-way."""
+    # What an earlier try has left, which registering again would run into.
+    yield from call(groups.leave(me))
     yield from call(groups.register(me, client_id, socket.gethostname(), os.getpid(), lease_s))
     joined: list[tuple[Options, Joined]] = []
     for option in options:

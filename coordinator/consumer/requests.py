@@ -86,5 +86,11 @@ def release_statement(coordinator: UUID, partitions: Sequence[Partition]) -> Sta
     return Statement(deliveries.RELEASE, parameters, lambda rows: int(rows[0][0]), "release")
 
 
+def release_statement(coordinator: UUID, partitions: Sequence[Partition]) -> Statement[int]:
+    """Return the statement that gives claims back outside of an exchange."""
+    parameters = deliveries.release_parameters(coordinator, _claims(partitions))
+    return Statement("release", deliveries.RELEASE, parameters, lambda rows: int(rows[0][0]))
+
+
 def _claims(partitions: Sequence[Partition]) -> ClaimArrays:
     return ClaimArrays.of([(partition.key, partition.epoch) for partition in partitions])

@@ -20,7 +20,7 @@ import psycopg
 from coordinator.consumer.membership import enter, entering, group_ids, looking, move, moves
 from coordinator.consumer.options import Options, limits_of
 from coordinator.consumer.pacing import LONGEST_WAIT_S, OUTAGE_PAUSE_S, RELEASE_PATIENCE_S, jittered_s, pause_s
-from coordinator.consumer.requests import exchange_call, on_answer, resolve_statement
+from coordinator.consumer.requests import exchange_call, on_answer, release_statement, resolve_statement
 from coordinator.consumer.saving import Goals, all_unsaved, check_lost, not_in_time, reached, read_to_end
 from coordinator.consumer.telling import partition_fields, tell_changes, tell_late, tell_verdict
 from coordinator.consumer.transaction import transaction
@@ -462,6 +462,14 @@ class Runtime:
         log.warning(events.MEMBER_FENCED, extra={"member": str(old), "partitions": len(lost)})
 
     def _leave(self, connection: psycopg.Connection[Any]) -> None:
+        # A claim that was under way when `stop` had lost patience: the work loop has ended, and nobody else releases it.
+        with self.lock:
+            left = list(self.engine.partitions.values())
+        if left:
+            self._run(connection, release_statement(self.id, left))
+            with self.changed:
+                self.engine.drop([partition.key for partition in left])
+                self.changed.notify_all()
         self._run(connection, groups.leave(self.id))
         log.info(events.MEMBER_LEFT, extra={"member": str(self.id)})
 
