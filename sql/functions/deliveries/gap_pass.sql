@@ -12,7 +12,8 @@ as $$
 -- One pass of evidence about offsets that a reader has found without a row. p_gaps: int8multirange per entry.
 -- Returns: per entry (ord counts from 1) one row with high and holders, the open publishers of the partition; then a row for
 -- each message that has appeared in a gap.
--- Raises: KG007 at another isolation level.
+-- Raises: KG007 at another isolation level; 25006 on a standby: publishers hold their locks on the primary alone, so that
+-- every gap would seem to have no publisher.
 -- Race: V, then L, then S, each in its own statement. A publisher takes its lock, then its offset, inserts, and lets go of
 -- the lock when its outcome is visible. So who holds an offset at or below V and is not in L has finished, and S, whose
 -- snapshot is younger than L, shows the row if there is one. With S before L a publisher that commits between the two is in
@@ -24,6 +25,9 @@ declare
     v_topic record;
 begin
     perform coordinator.require_read_committed('gap_pass');
+    if pg_is_in_recovery() then
+        raise exception using errcode = 'read_only_sql_transaction', message = 'gap_pass runs on a standby, it must run on the primary';
+    end if;
     v_highs := array(
         select coalesce(pg_sequence_last_value(t.offset_sequences[w.partition + 1]), -1)
         from unnest(p_topics, p_partitions) with ordinality as w(topic_id, partition, ord)
