@@ -118,6 +118,9 @@ class Deliveries:
                 partition.revoking = True
                 partition.recovering = False
                 partition.forget_unstarted()
+                lonely = self.lonely
+                if lonely is not None and lonely.partition is partition and lonely.delivery is None:
+                    self.lonely = None
         self._poke(0.0)
 
     def drop(self, keys: Iterable[PartitionKey]) -> list[Partition]:
@@ -209,6 +212,8 @@ class Deliveries:
             elif ready:
                 if stable is not None and ready[0][1] > stable:
                     break
+                if partition.parked and partition.subscription.one_at_a_time:
+                    break
                 row = ready.popleft()
                 if by_key and not lanes.enter(row):
                     continue
@@ -263,15 +268,20 @@ class Deliveries:
             return True
         if facts.crashes >= max_crashes - 1:
             self.lonely = Lonely(partition, row, facts)
+            partition.aside = row[1]
             self._poke(0.0)
             return True
         return False
 
     def _take_lonely(self, subscriptions: Sequence[Subscription], now_s: float, taken: list[Message]) -> None:
         lonely = self.lonely
-        if lonely is None or lonely.stage != "ready" or lonely.partition.subscription not in subscriptions:
+        if lonely is None or lonely.stage in ("emptying", "running"):
             return
         if lonely.partition.subscription.paused:
+            # The others must not stand still for as long as that: it gets its turn when it goes on.
+            self._put_off(lonely)
+            return
+        if lonely.stage != "ready" or lonely.partition.subscription not in subscriptions:
             return
         lonely.stage = "running"
         if lonely.partition.subscription.by_key:
@@ -279,8 +289,22 @@ class Deliveries:
         lonely.delivery = self._hand_over(lonely.partition, lonely.row, lonely.facts, now_s, taken)
         self.delivered_count += 1
 
+    def _put_off(self, lonely: Lonely) -> None:
+        """Let the others go on, and put a message that was to run alone back to where it waits for its turn."""
+        self.lonely = None
+        partition, row = lonely.partition, lonely.row
+        if lonely.stage == "ready" and partition.subscription.by_key:
+            self._urge(partition, partition.lanes.unpark(row))
+        else:
+            partition.urgent.appendleft(row)
+        partition.aside = None
+        for waiting in self.partitions.values():
+            self._queue(waiting)
+        self._poke(0.0)
+
     def _end_lonely(self, delivery: Delivery) -> None:
         if self.lonely is not None and self.lonely.delivery is delivery:
+            self.lonely.partition.aside = None
             self.lonely = None
             self._poke(0.0)
 
@@ -371,9 +395,11 @@ class Deliveries:
             partition.runs[delivery.offset] = left
             return
         partition.runs.pop(delivery.offset, None)
-        if delivery.offset in partition.unfolded and not partition.lost:
-            partition.unfolded.discard(delivery.offset)
-            partition.hard.append({"k": "fold", "offsets": [delivery.offset]})
+        failing = partition.failing.get(delivery.offset)
+        if failing is not None and failing.acked:
+            # The retries row may still be written: the acks row that outranks it goes with that one, not before.
+            return
+        self._fold(partition, delivery.offset)
 
     def acked_in_transaction(self, delivery: Delivery, now_s: float) -> None:
         """A run's transaction, with its ack, has committed."""
@@ -418,6 +444,8 @@ class Deliveries:
         if failing is not None:
             if failing.entry not in partition.hard:
                 # It is on its way: a retry is cleared when it is known to be written, a dead letter stands.
+                if not failing.acked and failing.entry["k"] == "retry":
+                    partition.settled_count += 1
                 failing.acked = True
                 return False
             partition.hard.remove(failing.entry)
@@ -434,6 +462,7 @@ class Deliveries:
         if partition.lanes.take_waiting(row[4], offset):
             return True
         if offset in partition.parked:
+            partition.ahead = [waiting for waiting in partition.ahead if waiting[1] != offset]
             self._urge(partition, partition.lanes.unblock(row[4], offset))
             return True
         return False
@@ -441,16 +470,21 @@ class Deliveries:
     def _settle(self, partition: Partition, row: Row, now_s: float) -> None:
         offset = row[1]
         if offset in partition.parked:
-            partition.hard.append({"k": "clear", "offset": offset, "key": self._lane_key(partition, row)})
+            partition.hard.append({"k": "clear", "offset": offset, "key": row[4]})
         else:
             partition.settled.append(offset)
         if partition.facts:
             partition.facts.pop(offset, None)
-        if offset in partition.unfolded and offset not in partition.runs:
-            partition.unfolded.discard(offset)
-            partition.hard.append({"k": "fold", "offsets": [offset]})
+        if offset not in partition.runs:
+            self._fold(partition, offset)
         partition.settled_count += 1
         self._linger(now_s)
+
+    def _fold(self, partition: Partition, offset: int) -> None:
+        """The acks row of a settled message may go; to be written with what settles it, or later."""
+        if offset in partition.unfolded and not partition.lost:
+            partition.unfolded.discard(offset)
+            partition.hard.append({"k": "fold", "offsets": [offset]})
 
     def _fail(
         self,
@@ -473,7 +507,7 @@ class Deliveries:
             entry: Entry = {
                 "k": "retry",
                 "offset": delivery.offset,
-                "key": self._lane_key(partition, row),
+                "key": row[4],
                 "delay_s": delay_s,
                 "running": running,
                 "error": _error(failure, delivery.attempt),
@@ -494,7 +528,7 @@ class Deliveries:
         entry: Entry = {
             "k": "dead",
             "offset": row[1],
-            "key": self._lane_key(partition, row),
+            "key": row[4],
             "reason": reason,
             "error": _error(failure, attempts),
             "attempts": attempts,
@@ -544,9 +578,6 @@ class Deliveries:
         if not partition.queued and partition.may_start():
             partition.queued = True
             partition.subscription.runnable.append(partition)
-
-    def _lane_key(self, partition: Partition, row: Row) -> str | None:
-        return row[4] if partition.subscription.by_key else None
 
     def _linger(self, now_s: float) -> None:
         if self._settled_since_s is None:

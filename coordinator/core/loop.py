@@ -140,14 +140,18 @@ class Engine(Deliveries):
             self._settled_since_s = None
             return float("inf")
         stopped = self.lonely is not None
-        until_s = min(self._poll_at_s, self._start_later_s)
-        if not stopped:
-            until_s = min(until_s, self._parked_poll_at_s)
-        if self._settled_since_s is not None:
-            until_s = min(until_s, self._settled_since_s + self.limits.linger_s)
+        until_s = self._start_later_s
+        if any(partition.busy_until_s <= now_s for partition in self.partitions.values()):
+            until_s = min(until_s, self._poll_at_s)
+            if not stopped:
+                until_s = min(until_s, self._parked_poll_at_s)
+            if self._settled_since_s is not None:
+                until_s = min(until_s, self._settled_since_s + self.limits.linger_s)
         for partition in self.partitions.values():
             if partition.busy_until_s > now_s:
+                # Left alone until then, whatever there is to do for it.
                 until_s = min(until_s, partition.busy_until_s)
+                continue
             if partition.gaps:
                 until_s = min(until_s, self._gap_poll_at_s)
             if not stopped and not partition.revoking:
@@ -169,7 +173,6 @@ class Engine(Deliveries):
         )
         linger_over = self._settled_since_s is not None and now_s >= self._settled_since_s + limits.linger_s
         releases = [p for p in partitions if p.revoking and not p.busy and not p.holds_unsaved and not p.uncertain]
-        gapped = [p for p in partitions if p.gaps and not p.recovering] if now_s >= self._gap_poll_at_s else []
         looks = now_s >= self._parked_poll_at_s and not stopped
         due = [
             p
@@ -177,6 +180,8 @@ class Engine(Deliveries):
             if (looks or p.check_parked or now_s >= p.due_at_s) and not (stopped or p.revoking or p.recovering)
         ]
         urgent = any(p.check_parked or now_s >= p.due_at_s for p in due)
+        gaps_due = now_s >= self._gap_poll_at_s
+        gapped = [p for p in partitions if p.gaps and not p.recovering and gaps_due]
         polls = now_s >= self._poll_at_s or looks
         if not (
             self._flush or self._expect or linger_over or releases or gapped or polls or known or urgent or emptying
@@ -187,7 +192,7 @@ class Engine(Deliveries):
         expects = self._expect or known or bool(gapped)
         self._flush = self._expect = False
         self._settled_since_s = None
-        return self._build(partitions, wants, expects, due, gapped, releases)
+        return self._build(partitions, wants, expects, due, gaps_due, releases)
 
     def _build(
         self,
@@ -195,7 +200,7 @@ class Engine(Deliveries):
         wants: Sequence[int],
         expects: bool,
         due: Sequence[Partition],
-        gapped: Sequence[Partition],
+        gaps_due: bool,
         releases: Sequence[Partition],
     ) -> Exchange:
         hard: list[Entry] = []
@@ -205,6 +210,7 @@ class Engine(Deliveries):
             if partition.recovering:
                 # Its window is being read again: what is done must be what resolve said, until that is in.
                 partition.sent = None
+                partition.sent_count = partition.saved_count
                 settled.append(())
                 continue
             settled.append(partition.next_settled())
@@ -214,17 +220,26 @@ class Engine(Deliveries):
             hard.extend(entries)
             if any(entry["k"] in ("clear", "dead", "behind") for entry in entries):
                 wakes_parked.append(partition)
+        if self.lonely is not None:
+            # Nothing is handed out beside the message that runs alone; they are looked at after it.
+            for partition in wakes_parked:
+                partition.check_parked = True
+            wakes_parked.clear()
         asked = {id(p): p for p in (*due, *wakes_parked) if not p.revoking and not p.recovering}
         fetching = [
             p
             for p, want in zip(partitions, wants, strict=True)
             if (p.position < p.hwm or (expects and want > 0)) and not p.revoking
         ]
+        # In key order a straggler must be seen with what is read after it became visible, and not one pause of the poll later:
+        # who publishes under the lock of a business row has his messages in order. The pass comes behind the other reads.
+        together = {id(p) for p in (*fetching, *asked.values()) if p.subscription.by_key}
+        gapped = [p for p in partitions if p.gaps and not p.recovering and (gaps_due or id(p) in together)]
         return Exchange(
             partitions,
             settled,
             wants,
-            [p.settled_count if not p.recovering else p.saved_count for p in partitions],
+            [p.sent_count for p in partitions],
             hard,
             fetching,
             list(asked.values()),
@@ -239,7 +254,7 @@ class Engine(Deliveries):
             room = self.limits.max_parked - len(partition.parked)
             crowded = 2 * waiting > partition.window.size or (waiting and 2 * partition.holes > self.limits.max_holes)
             if crowded and room > 0 and not partition.recovering and not partition.revoking:
-                for key, rows in partition.lanes.hoarders(min(waiting, room)):
+                for key, rows in partition.lanes.hoarders(min(waiting, room), partition.parked):
                     partition.hard.append({"k": "behind", "key": key, "offsets": [row[1] for row in rows]})
 
     def _empty_for_lonely(self, partitions: Sequence[Partition]) -> bool:
@@ -283,6 +298,7 @@ class Engine(Deliveries):
             self._on_evidence(partition, asked, evidence.get(place))
         self._on_rows(exchange.fetching, rows)
         self._on_parked(exchange.parked, due, parked, now_s)
+        self._catch_up(exchange.partitions)
         self._on_released(exchange.releases, released, changes)
         active = bool(rows) or bool(parked) or any(p.position < p.hwm for p in self.partitions.values())
         self._poll_s = self.limits.poll_min_s if active else min(2 * self._poll_s, self.limits.poll_max_s)
@@ -316,8 +332,8 @@ class Engine(Deliveries):
             if answer.status == "busy":
                 partition.busy_until_s = now_s + _BUSY_PAUSE_S
                 continue
-            ours = answer.seq == partition.seq + 1 and partition.sent is not None
-            if answer.status != "ok" or not (ours or answer.seq == partition.seq):
+            # Under our epoch nobody else writes: what is newer than what we know is ours, or a late exchange of ours.
+            if answer.status != "ok" or answer.seq < partition.seq:
                 if partition.revoking and not partition.holds_unsaved:
                     changes.released.append(partition)
                 else:
@@ -326,8 +342,6 @@ class Engine(Deliveries):
                 continue
             self._on_outcome(partition, answer, changes, now_s)
             partition.recover(answer.seq, answer.committed, answer.hwm, answer.done, answer.acked)
-            if self.lonely is not None and self.lonely.partition is partition and self.lonely.stage == "emptying":
-                self.lonely = None
         self._settled_since_s = now_s if any(p.holds_unsaved for p in self.partitions.values()) else None
         self._expect = True
         return changes
@@ -339,19 +353,31 @@ class Engine(Deliveries):
         connection was lost, and take the number of the one that was sent after it.
         """
         entries, partition.sent_hard = partition.sent_hard, []
-        written = [entry for entry in entries if entry["k"] in _FOUND_BY_OFFSET and not _is_open(answer, entry)]
-        again = [entry for entry in entries if entry["k"] not in ("empty", "alone") and entry not in written]
+        emptied = any(entry["k"] == "empty" for entry in entries)
+        entries = [entry for entry in entries if entry["k"] not in ("empty", "alone")]
+        advanced = answer.seq > partition.seq
+        certain = advanced and partition.sent is not None and not partition.unproven
+        if advanced and partition.unproven:
+            # What was given up as not written, and is to be written again, may be there by now.
+            entries, partition.hard = entries + partition.hard, []
+        written = [entry for entry in entries if _is_written(partition, answer, entry, certain=certain)]
+        again = [entry for entry in entries if entry not in written]
         missing = [
             part for sent in partition.sent or () for part in subtract(sent, [(0, answer.committed), *answer.done])
         ]
         if partition.sent is not None and not missing and not again:
-            pending_count = len(partition.settled) + len(partition.hard)
-            partition.saved_count = max(partition.settled_count - pending_count, partition.saved_count)
+            partition.saved_count = max(partition.sent_count, partition.saved_count)
+        partition.unproven = not advanced and (partition.unproven or partition.sent is not None)
         partition.sent = None
         partition.unsent = merge(partition.unsent, missing)
         partition.sent_hard = written
         self._on_hard_saved(partition, _nothing_refused, changes, now_s)
         partition.hard = again + partition.hard
+        if emptied:
+            # Whether the window was taken back is in what is read now; nothing of memory may outlive it.
+            partition.forget_unstarted()
+            if self.lonely is not None and self.lonely.partition is partition:
+                self.lonely = None
 
     def _on_settled(
         self, partition: Partition, answer: Settled, settled_count: int, changes: Changes, now_s: float
@@ -374,7 +400,9 @@ class Engine(Deliveries):
                 partition.hard.append({"k": "charged", "committed": answer.committed})
                 self._linger(now_s)
         elif answer.status == "idle":
+            # There was nothing to write, so everything is written.
             partition.sent = None
+            partition.saved_count = max(partition.saved_count, settled_count)
         elif answer.status == "busy":
             partition.on_not_saved()
             partition.busy_until_s = now_s + _BUSY_PAUSE_S
@@ -404,6 +432,12 @@ class Engine(Deliveries):
                     self._forget(partition, failing.row)
                     self._leave(partition, failing.row)
                     changes.buried.append((partition, entry))
+                if entry["guard"] and not refused(entry["offset"]):
+                    # The acks row that keeps runs of it from committing stays until the last of them has ended.
+                    partition.unfolded.add(entry["offset"])
+                    if entry["offset"] not in partition.runs:
+                        self._fold(partition, entry["offset"])
+                        self._linger(now_s)
             elif kind == "behind":
                 partition.parked.update(dict.fromkeys(entry["offsets"], entry["key"]))
             elif kind == "clear":
@@ -411,6 +445,11 @@ class Engine(Deliveries):
                 partition.handed.discard(entry["offset"])
             elif kind == "alone":
                 partition.parked[entry["offset"]] = entry["key"]
+            elif kind == "empty":
+                # The window is taken back: nothing of it may start. What is done above the committed offset is not
+                # remembered here; resolve reads it.
+                partition.forget_unstarted()
+                partition.uncertain = True
         self._queue(partition)
 
     def _on_parked_by_us(self, partition: Partition, entry: Entry, now_s: float) -> None:
@@ -424,6 +463,8 @@ class Engine(Deliveries):
             partition.handed.discard(offset)
             self._leave(partition, row)
             partition.hard.append({"k": "clear", "offset": offset, "key": entry["key"]})
+            if offset not in partition.runs:
+                self._fold(partition, offset)
             self._linger(now_s)
         elif entry["running"]:
             partition.facts[offset] = facts._replace(fails=facts.fails + 1)
@@ -446,16 +487,11 @@ class Engine(Deliveries):
         lonely = self.lonely
         if lonely is None or lonely.stage != "emptying":
             return
-        emptied = all(not p.lost and not p.hard and not p.uncertain for p in exchange.partitions)
-        if not emptied:
+        if any(_is_emptying(partition) for partition in exchange.partitions):
             lonely.stage = "draining"
             for partition in exchange.partitions:
                 partition.hard = [entry for entry in partition.hard if entry["k"] not in ("empty", "alone")]
             return
-        for partition in exchange.partitions:
-            partition.forget_unstarted()
-            # What is done above the committed offset is not remembered here; resolve reads it.
-            partition.uncertain = True
         lonely.partition.handed.add(lonely.row[1])
         lonely.partition.facts[lonely.row[1]] = lonely.facts
         lonely.stage = "ready"
@@ -496,13 +532,28 @@ class Engine(Deliveries):
                 continue
             if offset in partition.in_flight or offset in partition.failing:
                 continue
-            partition.parked[offset] = row[4] if partition.subscription.by_key else None
+            partition.parked[offset] = row[4]
             partition.handed.add(offset)
             partition.facts[offset] = facts
             if partition.subscription.by_key and row[4] is not None:
-                self._urge(partition, partition.lanes.unpark(row))
+                partition.ahead.append(row)
             else:
                 self._urge(partition, row)
+            self._queue(partition)
+
+    def _catch_up(self, partitions: Sequence[Partition]) -> None:
+        """Let parked messages up to which this epoch has read take their turn: what is before them is in memory now (R18)."""
+        for partition in partitions:
+            if not partition.ahead or partition.lost or partition.uncertain or partition.recovering:
+                continue
+            everything = partition.at_bound(self.limits.max_holes, self.limits.max_parked)
+            reached = [row for row in partition.ahead if everything or row[1] < partition.position]
+            partition.ahead = [row for row in partition.ahead if not (everything or row[1] < partition.position)]
+            if not reached:
+                continue
+            partition.enter_lanes({row[4] for row in reached})
+            for row in reached:
+                self._urge(partition, partition.lanes.unpark(row))
             self._queue(partition)
 
     def _on_released(self, releases: Sequence[Partition], released: int, changes: Changes) -> None:
@@ -534,8 +585,19 @@ class Engine(Deliveries):
 _FOUND_BY_OFFSET = ("retry", "dead")
 
 
-def _is_open(progress: Resolved, entry: Entry) -> bool:
-    return entry["offset"] >= progress.committed and not contains(progress.done, entry["offset"])
+def _is_written(partition: Partition, answer: Resolved, entry: Entry, *, certain: bool) -> bool:
+    """Tell whether an entry of an exchange of unknown outcome is in the tables.
+
+    A message that was open is done then. Other entries leave no mark in the progress: they are known to be there when the
+    exchange is (certain); in doubt they are written again, which can at most charge a failure once more.
+    """
+    if entry["k"] in _FOUND_BY_OFFSET and entry["offset"] not in partition.parked:
+        return entry["offset"] < answer.committed or contains(answer.done, entry["offset"])
+    return certain
+
+
+def _is_emptying(partition: Partition) -> bool:
+    return partition.lost or any(entry["k"] in ("empty", "alone") for entry in (*partition.hard, *partition.sent_hard))
 
 
 def _nothing_refused(_offset: int) -> bool:

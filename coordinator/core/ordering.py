@@ -6,7 +6,7 @@ shared constant until it needs to hold something.
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Final
 
 from coordinator.model import Row
@@ -31,6 +31,14 @@ class _Lane:
         place = bisect_left(self.held, offset)
         if place == len(self.held) or self.held[place] != offset:
             self.held.insert(place, offset)
+
+    def free_for(self, offset: int) -> bool:
+        """Nothing runs, and nothing that waits, in memory or in the table, comes before this offset."""
+        return not (
+            self.running
+            or (self.held and self.held[0] < offset)
+            or (self.waiting and self.waiting[0][1] < offset)
+        )
 
     def let_go(self, offset: int) -> None:
         place = bisect_left(self.held, offset)
@@ -63,7 +71,12 @@ class Lanes:
         if key not in self._lanes:
             self._lanes[key] = _BUSY
             return True
-        self._full(key).wait(row)
+        lane = self._full(key)
+        if lane.free_for(row[1]):
+            # A straggler below everything that waits: the message that appeared late need not wait for a later one.
+            lane.running = True
+            return True
+        lane.wait(row)
         self.waiting_count += 1
         return False
 
@@ -112,10 +125,11 @@ class Lanes:
         lane.let_go(offset)
         return None if lane.running else self._next(key, lane)
 
-    def hoarders(self, count: int) -> Iterator[tuple[str, list[Row]]]:
+    def hoarders(self, count: int, parked: Container[int]) -> Iterator[tuple[str, list[Row]]]:
         """Yield lanes that a parked message blocks, those with most waiting first, until `count` rows were yielded.
 
-        All that waits in a lane goes at once, in offset order. It has left the memory then, and counts as held.
+        All that waits in a lane goes at once, in offset order, but for what is in the table already (it was handed out, and
+        its turn has not come). It has left the memory then, and counts as held.
         """
         blocked = [
             (key, lane)
@@ -125,8 +139,10 @@ class Lanes:
         for key, lane in sorted(blocked, key=lambda pair: -len(pair[1].waiting)):
             if count <= 0:
                 break
-            rows = list(lane.waiting)
-            lane.waiting.clear()
+            rows = [row for row in lane.waiting if row[1] not in parked]
+            if not rows:
+                continue
+            lane.waiting = deque(row for row in lane.waiting if row[1] in parked)
             for row in rows:
                 lane.hold(row[1])
             self.waiting_count -= len(rows)
@@ -157,15 +173,6 @@ class Lanes:
         for lane in self._lanes.values():
             if isinstance(lane, _Lane):
                 yield from lane.waiting
-
-    def drop_waiting(self) -> None:
-        """Forget what waits in memory: it is read again."""
-        for key, lane in list(self._lanes.items()):
-            if isinstance(lane, _Lane):
-                lane.waiting.clear()
-                if not (lane.running or lane.held):
-                    del self._lanes[key]
-        self.waiting_count = 0
 
     def _next(self, key: str, lane: _Lane) -> Row | None:
         if lane.waiting and not (lane.held and lane.held[0] < lane.waiting[0][1]):

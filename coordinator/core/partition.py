@@ -1,7 +1,7 @@
 """One claim in its owner's memory: what was read, what is in flight, what waits to be written."""
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -47,10 +47,16 @@ class Partition:
         lost: Owned by somebody else; settling calls are refused.
         busy_until_s: Somebody holds the claim's row: it is left alone until then.
         given_back: Taken back while the claim is revoked; an ack is still taken until it is released.
+        ahead: Handed out of the parked, but this epoch has not read up to them yet: what is before them may be open (R18).
+        aside: The offset of the message that waits to run alone.
+        sent_count: What `saved_count` is to be when the exchange under way is known to be written.
+        unproven: An exchange was found not to be written, and nothing has been written since: it may still be carried out.
         runs: Transactional runs that are alive, by offset. unfolded: acked in a transaction, the acks row is still there.
     """
 
     __slots__ = (
+        "ahead",
+        "aside",
         "busy_until_s",
         "check_parked",
         "committed",
@@ -80,6 +86,7 @@ class Partition:
         "runs",
         "saved_count",
         "sent",
+        "sent_count",
         "sent_hard",
         "seq",
         "settled",
@@ -88,6 +95,7 @@ class Partition:
         "subscription",
         "uncertain",
         "unfolded",
+        "unproven",
         "unsent",
         "urgent",
         "window",
@@ -120,6 +128,10 @@ class Partition:
         self.hard: list[Entry] = []
         self.sent: list[Range] | None = None
         self.sent_hard: list[Entry] = []
+        self.sent_count = 0
+        self.unproven = False
+        self.ahead: list[Row] = []
+        self.aside: int | None = None
         self.settled_count = 0
         self.saved_count = 0
         self.uncertain = False
@@ -161,13 +173,25 @@ class Partition:
             or len(self.ready) * 2 > self.window.size
         ):
             return 0
-        if len(self.gaps) >= max_holes or self.holes >= max_holes or len(self.parked) >= max_parked:
+        if self.at_bound(max_holes, max_parked):
             return 0
         if self.lanes.waiting_count >= self.window.max_waiting:
             return 0
         # A gap is a message that may appear any moment: a large open transaction must not flood the reader when it commits.
         buffered = len(self.ready) + len(self.urgent) + len(self.in_flight) + self.gaps.size
         return max(self.window.size - buffered, 0)
+
+    def at_bound(self, max_holes: int, max_parked: int) -> bool:
+        """Holes, gaps or parked messages are at their bound: nothing more is read.
+
+        What lies between ranges of done is: an earlier owner has been there, it makes no more of them, and without it a
+        claim that is taken at the bound could never leave it.
+        """
+        if len(self.gaps) >= max_holes:
+            return True
+        return (self.holes >= max_holes or len(self.parked) >= max_parked) and not (
+            self.done and self.position < self.done[-1][1]
+        )
 
     def may_start(self) -> bool:
         """Tell whether `ready` or `urgent` has something that order and state allow to start."""
@@ -194,6 +218,7 @@ class Partition:
 
     def next_settled(self) -> list[Range]:
         """Move what is to be settled into `sent` and return it."""
+        self.sent_count = self.settled_count
         ranges = compress(self.settled)
         if self.unsent:
             ranges = merge(ranges, self.unsent)
@@ -210,6 +235,7 @@ class Partition:
     def on_saved(self, seq: int, committed: int, hwm: int, settled_count: int) -> None:
         """An exchange is known to have committed; `settled_count` is the count it carried everything up to."""
         self.seq, self.committed, self.hwm = seq, committed, hwm
+        self.unproven = False
         # What was done above the window before this ownership may carry the committed offset past what was read.
         self.position = max(self.position, committed)
         self.saved_count = settled_count
@@ -233,6 +259,9 @@ class Partition:
             held = self._held()
             rows = [row for row in rows if not contains(held, row[1])]
         lo, hi = self.position, self.hwm
+        if rows and rows[-1][1] >= hi:
+            # An earlier exchange was carried out late and has raised the window; the next one will be told that it is stale.
+            rows = [row for row in rows if row[1] < hi]
         self.ready.extend(rows)
         if rows:
             self.window.on_read(len(rows), sum(len(row[7]) for row in rows))
@@ -274,16 +303,33 @@ class Partition:
         """Drop from memory what was not handed over, as after a claim; it is read again."""
         self.ready.clear()
         self.urgent.clear()
+        self.ahead.clear()
+        self.aside = None
         self.lanes = Lanes()
         self.handed.clear()
         self.facts.clear()
         if self.subscription.by_key:
             self.lanes.load(self.parked.items())
+            for entry in self.hard:
+                if entry["k"] == "behind":
+                    self.lanes.load((offset, entry["key"]) for offset in entry["offsets"])
+
+    def enter_lanes(self, keys: Container[str | None]) -> None:
+        """Put what is read of these keys into its lanes now, so that they know who comes first."""
+        rest: deque[Row] = deque()
+        for row in self.ready:
+            if row[4] not in keys:
+                rest.append(row)
+            elif self.lanes.enter(row):
+                self.urgent.append(row)
+        self.ready = rest
 
     def _held(self) -> list[Range]:
         """Offsets that are in memory, or on their way to the table."""
         rows = [*self.ready, *self.urgent, *self.lanes.rows()]
         offsets = [*(row[1] for row in rows), *self.in_flight, *self.failing, *self.parked, *self.settled]
+        if self.aside is not None:
+            offsets.append(self.aside)
         behind = [offset for entry in self.hard if entry["k"] == "behind" for offset in entry["offsets"]]
         return merge(compress([*offsets, *behind]), self.unsent, self.sent or [])
 

@@ -1,8 +1,9 @@
-"""A model of the log and of sql/functions/{deliveries,groups}: what PostgreSQL answers, in memory, one call at a time.
+"""A model of the log and of sql/functions/{deliveries,groups,dead_letters}: what PostgreSQL answers, one call at a time.
 
 Written as naively as possible (sets of offsets, full scans) and without coordinator.core, which it is there to check.
 tests/property/test_model_equals_postgres.py holds it against the real functions. Not modelled: segments, history rows of
-`progress`, payloads, and whatever waits: a locked claim row answers busy, or raises LockedError where SQL would wait.
+`progress`, payloads, error histories, and whatever waits: a locked claim row answers busy, or raises LockedError where SQL
+would wait.
 """
 
 from __future__ import annotations
@@ -10,16 +11,31 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from coordinator.errors import MemberDeadError
-from coordinator.model import Claim, ClaimState, GapEvidence, GroupState, PartitionKey, Resolved, Row, Settled
+from coordinator.errors import AlreadySettledError, MemberDeadError, StaleEpochError
+from coordinator.model import (
+    Claim,
+    ClaimState,
+    Crash,
+    Due,
+    Facts,
+    GapEvidence,
+    GroupState,
+    Parked,
+    PartitionKey,
+    Resolved,
+    Row,
+    Settled,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Any
     from uuid import UUID
 
 Range = tuple[int, int]
 
 ENDLESS = 1 << 40
+WOKEN_AT_ONCE = 500
 
 
 class LockedError(Exception):
@@ -45,6 +61,7 @@ class Entry(NamedTuple):
     hwm: int
     settled: Sequence[Range]
     want: int
+    hard: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(eq=False)
@@ -67,10 +84,53 @@ class Log:
 
 
 @dataclass
+class RetryRow:
+    """A row of `retries`. payload: it has the message with it, as a replayed dead letter does."""
+
+    key: str | None
+    fails: int
+    crashes: int
+    next_at_s: float
+    behind: bool = False
+    dispatched: int | None = None
+    alone: bool = False
+    crashed_by: UUID | None = None
+    replays: int = 0
+    payload: bool = False
+
+
+@dataclass
+class CrashRow:
+    coordinator: UUID
+    offsets: frozenset[int]
+    at_s: float
+    alone: bool = False
+
+
+@dataclass
+class DeadRow:
+    key: str | None
+    reason: str
+    attempts: int
+    crashes: int
+    replays: int
+
+
+@dataclass
 class ClaimRow:
+    """A row of `claims` and what hangs on it: progress; retries and dead letters by offset, crashes by epoch, acks.
+
+    buried: every dead letter that was ever written.
+    """
+
     owner: UUID | None = None
     epoch: int = 0
     history: list[Progress] = field(default_factory=list)
+    retries: dict[int, RetryRow] = field(default_factory=dict)
+    crashes: dict[int, CrashRow] = field(default_factory=dict)
+    acks: dict[tuple[int, int], int] = field(default_factory=dict)
+    dead: dict[int, DeadRow] = field(default_factory=dict)
+    buried: list[tuple[int, DeadRow]] = field(default_factory=list)
 
     @property
     def newest(self) -> Progress:
@@ -80,12 +140,23 @@ class ClaimRow:
         """Insert what follows the newest row; laws I2, I3 (never backwards) and I7 hold at every write."""
         last = self.newest
         new = Progress(last.seq + 1, epoch, committed, hwm, frozenset(done))
+        for offset in self.retries:
+            assert offset < committed or offset in new.done, f"I2: {offset} is parked and neither done nor below: {new}"
         assert last.committed <= committed <= hwm, f"I2: {last} then {new}"
         assert committed not in new.done, f"I2: committed is not normalised: {new}"
         assert all(offset > committed for offset in new.done), f"I2: done below committed: {new}"
         assert epoch >= last.epoch, f"I7: {last} then {new}"
         self.history.append(new)
         return new
+
+    def crash_count(self, offset: int) -> int:
+        return sum(offset in crash.offsets for crash in self.crashes.values())
+
+    def wake_behind(self, epoch: int, key: str | None, now_s: float) -> None:
+        behind = sorted(o for o, row in self.retries.items() if row.behind and key is not None and row.key == key)
+        for offset in behind[:WOKEN_AT_ONCE]:
+            row = self.retries[offset]
+            row.behind, row.dispatched, row.next_at_s = False, epoch, now_s
 
 
 @dataclass
@@ -120,6 +191,7 @@ class FakeDatabase:
         self.coordinators: dict[UUID, Coordinator] = {}
         self.locked: set[PartitionKey] = set()
         self.refused_count = 0
+        self.unstorable: set[tuple[PartitionKey, int]] = set()
         self._publisher_count = 0
 
     # ---- publishing
@@ -148,10 +220,10 @@ class FakeDatabase:
                 log.burnt.update(offset for offset, _ in taken)
             log.publishers.remove(publisher)
 
-    def published(self, topic: int, partition: int, count: int = 1) -> list[int]:
-        """Publish and commit messages without a key."""
+    def published(self, topic: int, partition: int, count: int = 1, keys: Sequence[str | None] = (None,)) -> list[int]:
+        """Publish and commit messages; the keys are taken in turn."""
         publisher = self.begin()
-        offsets = [self.publish(publisher, topic, partition) for _ in range(count)]
+        offsets = [self.publish(publisher, topic, partition, keys[n % len(keys)]) for n in range(count)]
         self.end(publisher, commit=True)
         return offsets
 
@@ -161,15 +233,22 @@ class FakeDatabase:
         answers = []
         for ord_, entry in enumerate(entries, 1):
             high = self.logs[entry.key[1:]].high if entry.key[1:] in self.logs else -1
-            status, new = self._exchange_one(coordinator, entry, high)
+            refused: list[int] = []
+            status, new = self._exchange_one(coordinator, entry, high, refused)
+            refusal = "no such message" if refused else None
             if new is None:
-                answers.append(Settled(ord_, status, None, None, None, high))
+                answers.append(Settled(ord_, status, None, None, None, high, 0, refused or None, refusal))
             else:
-                answers.append(Settled(ord_, status, new.seq, new.committed, new.hwm, high))
+                holes = len(_ranges(new.done))
+                answers.append(
+                    Settled(ord_, status, new.seq, new.committed, new.hwm, high, holes, refused or None, refusal)
+                )
         return answers
 
-    def _exchange_one(self, coordinator: UUID, entry: Entry, high: int) -> tuple[str, Progress | None]:
-        if not (entry.settled or (entry.want > 0 and high >= entry.hwm)):
+    def _exchange_one(
+        self, coordinator: UUID, entry: Entry, high: int, refused: list[int]
+    ) -> tuple[str, Progress | None]:
+        if not (entry.settled or entry.hard or (entry.want > 0 and high >= entry.hwm)):
             return "idle", None
         claim = self.claims.get(entry.key)
         if claim is not None and entry.key in self.locked:
@@ -180,13 +259,165 @@ class FakeDatabase:
         last = claim.newest
         if last.seq != entry.seq:
             return "stale", None
+        finished = set(_offsets(entry.settled))
+        for line in entry.hard:
+            finished |= self._settle_hard(entry.key, claim, line, refused)
         window = range(last.committed, last.hwm)
-        done = set(last.done) | {offset for offset in _offsets(entry.settled) if offset in window}
+        done = set(last.done) | {offset for offset in finished if offset in window}
         committed = last.committed
         while committed in done:
             committed += 1
         hwm = max(last.hwm, committed, min(high + 1, last.hwm + entry.want))
+        if any(line["k"] == "empty" for line in entry.hard):
+            hwm = committed
         return "ok", claim.write(entry.epoch, committed, hwm, (offset for offset in done if offset > committed))
+
+    def _settle_hard(self, key: PartitionKey, claim: ClaimRow, line: Mapping[str, Any], refused: list[int]) -> set[int]:
+        """One entry; returns what becomes done."""
+        kind, offset, epoch = line["k"], line.get("offset"), claim.epoch
+        if kind == "retry":
+            row = claim.retries.get(offset)
+            if row is None:
+                row = claim.retries[offset] = RetryRow(line["key"], 0, claim.crash_count(offset), 0.0)
+            row.fails += 1
+            row.next_at_s = self.now_s + line["delay_s"]
+            row.dispatched = epoch if line["running"] else None
+            row.behind = False
+            return {offset}
+        if kind == "behind":
+            for parked in line["offsets"]:
+                if parked not in claim.retries:
+                    claim.retries[parked] = RetryRow(line["key"], 0, claim.crash_count(parked), self.now_s, behind=True)
+            if not any(row.key == line["key"] and not row.behind for row in claim.retries.values()):
+                claim.wake_behind(epoch, line["key"], self.now_s)
+            return set(line["offsets"])
+        if kind == "alone":
+            row = claim.retries.get(offset)
+            if row is None:
+                row = claim.retries[offset] = RetryRow(line["key"], 0, claim.crash_count(offset), self.now_s)
+            row.dispatched, row.behind = epoch, False
+            return {offset}
+        if kind == "empty":
+            for row in claim.retries.values():
+                row.dispatched = None
+        elif kind == "dead":
+            if not self._bury(key, claim, line):
+                refused.append(offset)
+                return set()
+            claim.wake_behind(epoch, line["key"], self.now_s)
+            return {offset}
+        elif kind == "clear":
+            claim.retries.pop(offset, None)
+            claim.wake_behind(epoch, line["key"], self.now_s)
+        elif kind == "fold":
+            claim.acks = {ack: at for ack, at in claim.acks.items() if ack[0] not in line["offsets"]}
+        elif kind == "charged":
+            below = [e for e, crash in claim.crashes.items() if max(crash.offsets) < line["committed"]]
+            for crashed in below:
+                del claim.crashes[crashed]
+        else:
+            raise AssertionError(line)
+        return set()
+
+    def _bury(self, key: PartitionKey, claim: ClaimRow, line: Mapping[str, Any]) -> bool:
+        """Write one dead letter; False, and nothing is written, where that fails."""
+        offset = line["offset"]
+        row = claim.retries.get(offset)
+        replays = row.replays if row is not None else 0
+        if line["guard"] and (offset, replays) in claim.acks:
+            claim.retries.pop(offset, None)
+            return True
+        if (key, offset) in self.unstorable:
+            return False
+        rows = self.logs[key[1:]].rows
+        if offset not in rows and not (row is not None and row.payload):
+            return False
+        if line["guard"]:
+            claim.acks[offset, replays] = claim.epoch
+        claim.retries.pop(offset, None)
+        buried = DeadRow(rows.get(offset), line["reason"], line["attempts"], line["crashes"], replays)
+        if row is not None and row.payload:
+            buried.key = row.key
+        known = claim.dead.get(offset)
+        if known is None:
+            claim.dead[offset] = buried
+        else:
+            known.reason, known.attempts, known.crashes = buried.reason, buried.attempts, buried.crashes
+        claim.buried.append((offset, buried))
+        return True
+
+    def dispatch_due(self, coordinator: UUID, asked: Sequence[tuple[PartitionKey, int, int]]) -> list[Due]:
+        """`asked`: claim, epoch, and how many may be handed out."""
+        for key, epoch, max_count in asked:
+            claim = self.claims.get(key)
+            if claim is None or key in self.locked or claim.owner != coordinator or claim.epoch != epoch:
+                continue
+            due = [o for o, row in claim.retries.items() if self._waits(row, epoch) and row.next_at_s <= self.now_s]
+            for offset in sorted(due, key=lambda o: (claim.retries[o].next_at_s, o))[:max_count]:
+                claim.retries[offset].dispatched = epoch
+        answers = []
+        for ord_, (key, epoch, _) in enumerate(asked, 1):
+            rows = self.claims[key].retries.values() if key in self.claims else ()
+            waiting = [row.next_at_s - self.now_s for row in rows if self._waits(row, epoch)]
+            answers.append(Due(ord_, min(waiting, default=None)))
+        return answers
+
+    @staticmethod
+    def _waits(row: RetryRow, epoch: int) -> bool:
+        return not row.behind and row.dispatched != epoch
+
+    def fetch_retries(self, asked: Sequence[tuple[PartitionKey, int, Sequence[Range]]]) -> list[Parked]:
+        """`asked`: claim, epoch, and the ranges that its owner has."""
+        found = []
+        for ord_, (key, epoch, held) in enumerate(asked, 1):
+            claim = self.claims.get(key)
+            if claim is None:
+                continue
+            rows = self.logs[key[1:]].rows
+            for offset, row in sorted(claim.retries.items()):
+                if row.dispatched == epoch and not _within(held, offset) and (row.payload or offset in rows):
+                    message = Row(ord_, offset, None, None, row.key, None, None, b"")  # type: ignore[arg-type]
+                    found.append(Parked(message, Facts(row.fails, row.crashes, row.alone, row.replays)))
+        return found
+
+    def ack(
+        self, coordinator: UUID, key: PartitionKey, epoch: int, offsets: Sequence[int], replays: Sequence[int]
+    ) -> None:
+        """Ack in a handler's transaction, which commits at once.
+
+        Raises LockedError where SQL would wait, StaleEpochError, AlreadySettledError.
+        """
+        claim = self.claims.get(key)
+        if claim is None or claim.owner != coordinator or claim.epoch != epoch:
+            raise StaleEpochError
+        if key in self.locked:
+            raise LockedError(key)
+        acks = list(zip(offsets, replays, strict=True))
+        if len(set(acks)) < len(acks) or any(ack in claim.acks for ack in acks):
+            raise AlreadySettledError
+        claim.acks.update(dict.fromkeys(acks, epoch))
+        for offset in offsets:
+            claim.retries.pop(offset, None)
+
+    def replay(self, key: PartitionKey, offsets: Sequence[int], max_parked: int = 10_000) -> list[tuple[int, str]]:
+        """Give dead letters back. Raises LockedError where SQL would wait."""
+        if key in self.locked:
+            raise LockedError(key)
+        claim = self.claims[key]
+        room = max_parked - len(claim.retries)
+        outcomes = []
+        for offset in offsets:
+            if room <= 0:
+                outcomes.append((offset, "full"))
+                continue
+            dead = claim.dead.pop(offset, None)
+            if dead is None:
+                outcomes.append((offset, "gone"))
+                continue
+            claim.retries[offset] = RetryRow(dead.key, 0, 0, self.now_s, replays=dead.replays + 1, payload=True)
+            room -= 1
+            outcomes.append((offset, "replayed"))
+        return outcomes
 
     def fetch(self, reads: Sequence[tuple[PartitionKey, int, Sequence[Range]]]) -> list[Row]:
         """`reads`: claim, epoch, and the ranges that its owner has not read."""
@@ -196,10 +427,9 @@ class FakeDatabase:
             if claim is None or claim.newest.epoch != epoch:
                 continue
             _, _, committed, hwm, done = claim.newest
+            windows = [(max(lo, committed), min(hi, hwm)) for lo, hi in ranges]
             rows += [
-                row
-                for row in self._rows(ord_, key.topic_id, key.partition, ranges)
-                if committed <= row.offset < hwm and row.offset not in done
+                row for row in self._rows(ord_, key.topic_id, key.partition, windows) if row.offset not in done
             ]
         return rows
 
@@ -219,26 +449,27 @@ class FakeDatabase:
         }
 
     def _rows(self, ord_: int, topic: int, partition: int, ranges: Sequence[Range]) -> list[Row]:
-        rows = self.logs[topic, partition].rows
+        log = self.logs[topic, partition]
         return [
-            Row(ord_, offset, None, None, rows[offset], None, None, b"")  # type: ignore[arg-type]
-            for offset in sorted(rows)
-            if any(lo <= offset < hi for lo, hi in ranges)
+            Row(ord_, offset, None, None, log.rows[offset], None, None, b"")  # type: ignore[arg-type]
+            for lo, hi in ranges
+            for offset in range(max(lo, 0), min(hi, log.high + 1))
+            if offset in log.rows
         ]
 
     def resolve(self, coordinator: UUID, claims: Sequence[tuple[PartitionKey, int]]) -> list[Resolved]:
-        """Raises LockedError where SQL would wait for longer than lock_timeout."""
         answers = []
         for key, epoch in claims:
-            if key in self.locked:
-                raise LockedError(key)
             claim = self.claims.get(key)
             if claim is None:
                 answers.append(Resolved("fenced", 0, 0, 0, ()))
                 continue
             status = "ok" if claim.owner == coordinator and claim.epoch == epoch else "fenced"
+            if key in self.locked:
+                status = "busy"
             newest = claim.newest
-            answers.append(Resolved(status, newest.seq, newest.committed, newest.hwm, _ranges(newest.done)))
+            acked = _ranges({offset for offset, _ in claim.acks})
+            answers.append(Resolved(status, newest.seq, newest.committed, newest.hwm, _ranges(newest.done), acked))
         return answers
 
     # ---- groups
@@ -254,9 +485,38 @@ class FakeDatabase:
             takeover = claim.owner is not None
             claim.owner = coordinator
             claim.epoch += 1
-            new = claim.write(claim.epoch, claim.newest.committed, claim.newest.committed, claim.newest.done)
-            taken.append(Claim(key, claim.epoch, new.seq, new.committed, _ranges(new.done), takeover))
+            taken.append(self._take_over(key, claim, takeover=takeover))
         return taken
+
+    def _take_over(self, key: PartitionKey, claim: ClaimRow, *, takeover: bool) -> Claim:
+        last = claim.newest
+        acked = {offset for offset, _ in claim.acks}
+        claim.acks.clear()
+        for offset in acked:
+            claim.retries.pop(offset, None)
+        done = set(last.done) | {offset for offset in acked if last.committed <= offset < last.hwm}
+        committed = last.committed
+        while committed in done:
+            committed += 1
+        new = claim.write(claim.epoch, committed, committed, (offset for offset in done if offset > committed))
+        heads = {row.key for row in claim.retries.values() if not row.behind}
+        for row in claim.retries.values():
+            if row.behind and row.key not in heads:
+                row.behind, row.next_at_s = False, self.now_s
+        claim.crashes = {e: crash for e, crash in claim.crashes.items() if max(crash.offsets) >= committed}
+        return Claim(
+            key,
+            claim.epoch,
+            new.seq,
+            new.committed,
+            _ranges(new.done),
+            takeover,
+            tuple(
+                Crash(_ranges(crash.offsets), crash.alone, self.now_s - crash.at_s)
+                for _, crash in sorted(claim.crashes.items(), reverse=True)
+            ),
+            tuple((offset, row.key) for offset, row in sorted(claim.retries.items())),
+        )
 
     def release(self, coordinator: UUID, claims: Sequence[tuple[PartitionKey, int]]) -> int:
         count = 0
@@ -265,6 +525,8 @@ class FakeDatabase:
             if claim is None or key in self.locked or claim.owner != coordinator or claim.epoch != epoch:
                 continue
             last = claim.newest
+            for row in claim.retries.values():
+                row.dispatched = None
             claim.write(last.epoch, last.committed, last.committed, last.done)
             claim.owner = None
             count += 1
@@ -286,15 +548,49 @@ class FakeDatabase:
         row.lease_until_s = self.now_s + row.lease_s
 
     def reap(self, observed_s: float) -> list[UUID]:
-        dead = [
+        late = [
             coordinator
             for coordinator, row in self.coordinators.items()
             if row.state != "dead" and row.lease_until_s < self.now_s and row.lease_s <= observed_s
         ]
+        dead = [coordinator for coordinator in sorted(late) if self._charge_crash(coordinator)]
         for coordinator in dead:
             self.coordinators[coordinator].state = "dead"
             self._drop_member(coordinator)
         return dead
+
+    def _charge_crash(self, coordinator: UUID) -> bool:
+        owned = [(key, claim) for key, claim in self.claims.items() if claim.owner == coordinator]
+        if any(key in self.locked for key, _ in owned):
+            return False
+        started: list[RetryRow | CrashRow] = []
+        count = 0
+        for key, claim in owned:
+            acked = {offset for offset, _ in claim.acks}
+            for offset, row in claim.retries.items():
+                if row.dispatched == claim.epoch and offset not in acked:
+                    row.next_at_s = self.now_s + min(2.0 ** min(row.crashes, 10), 300.0)
+                    row.crashes += 1
+                    row.dispatched, row.crashed_by, row.alone = None, coordinator, False
+                    started.append(row)
+                    count += 1
+            newest, rows = claim.newest, self.logs[key[1:]].rows
+            window = range(newest.committed, newest.hwm)
+            open_ = frozenset(o for o in window if o in rows and o not in newest.done and o not in acked)
+            if open_:
+                claim.crashes[claim.epoch] = CrashRow(coordinator, open_, self.now_s)
+                started.append(claim.crashes[claim.epoch])
+                count += len(open_)
+        if count == 1:
+            started[0].alone = True
+        return True
+
+    def withdraw_charge(self, coordinator: UUID) -> None:
+        for claim in self.claims.values():
+            claim.crashes = {e: crash for e, crash in claim.crashes.items() if crash.coordinator != coordinator}
+            for row in claim.retries.values():
+                if row.crashed_by == coordinator:
+                    row.crashes, row.crashed_by, row.alone = max(row.crashes - 1, 0), None, False
 
     def leave(self, coordinator: UUID) -> None:
         self._drop_member(coordinator)
@@ -343,6 +639,10 @@ class FakeDatabase:
 
 def _offsets(ranges: Iterable[Range]) -> list[int]:
     return [offset for lo, hi in ranges for offset in range(lo, hi)]
+
+
+def _within(ranges: Iterable[Range], offset: int) -> bool:
+    return any(lo <= offset < hi for lo, hi in ranges)
 
 
 def _ranges(offsets: Iterable[int]) -> tuple[Range, ...]:

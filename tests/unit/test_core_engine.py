@@ -20,7 +20,7 @@ def database():
 
 @pytest.fixture
 def shell(database):
-    made = Shell(database)
+    made = Shell(database, ordering="partition")
     made.claim_all()
     return made
 
@@ -66,49 +66,54 @@ def test_engine__lease_run_out__starts_nothing(shell, database):
 def test_engine__deadline_passed__hands_over_again_as_the_next_attempt(shell, database):
     database.published(1, 0, count=2)
     shell.until_waiting()
-    first = shell.engine.take(shell.subscriptions, 1, shell.now_s)[0]
+    first = shell.start()[0]
     shell.pass_time(30.0)
-    second = shell.engine.take(shell.subscriptions, 1, shell.now_s)[0]
+    second = shell.start()[0]
     assert (first.offset, second.offset, first.attempt, second.attempt) == (0, 0, 1, 2)
 
 
 def test_ack__of_an_earlier_delivery_while_the_message_is_ready_again__settles_it(shell, database):
     database.published(1, 0, count=2)
     shell.until_waiting()
-    late = shell.engine.take(shell.subscriptions, 1, shell.now_s)[0]
+    late = shell.start()[0]
     shell.pass_time(30.0)
-    shell.engine.ack(late.delivery, shell.now_s)
-    assert shell.take() == [1]
+    shell.ack(late)
+    shell.pass_time(0.1)
+    assert shell.handle(9) == [1]
+    shell.pass_time(0.1)
+    assert (database.claims[KEY].newest.committed, database.claims[KEY].retries) == (2, {})
 
 
 def test_ack__of_an_earlier_delivery_while_a_second_runs__makes_the_ack_of_the_second_a_no_op(shell, database):
     database.published(1, 0, count=2)
     shell.until_waiting()
-    late = shell.engine.take(shell.subscriptions, 1, shell.now_s)[0]
+    late = shell.start()[0]
     shell.pass_time(30.0)
-    second = shell.engine.take(shell.subscriptions, 1, shell.now_s)[0]
-    shell.engine.ack(late.delivery, shell.now_s)
-    shell.engine.ack(second.delivery, shell.now_s)
-    assert owned(shell).settled == [0]
-    assert shell.take() == [1]
+    second = shell.start()[0]
+    shell.ack(late)
+    shell.ack(second)
+    shell.pass_time(0.1)
+    assert shell.handle(9) == [1]
+    shell.pass_time(0.1)
+    assert (database.claims[KEY].newest.committed, database.claims[KEY].retries) == (2, {})
 
 
 def test_nack_and_extend__of_a_delivery_past_its_deadline__change_nothing(shell, database):
     database.published(1, 0)
     shell.until_waiting()
-    late = shell.engine.take(shell.subscriptions, 1, shell.now_s)[0]
+    late = shell.start()[0]
     shell.pass_time(30.0)
-    shell.engine.take(shell.subscriptions, 1, shell.now_s)
-    shell.engine.nack(late.delivery)
-    assert not shell.engine.extend(late.delivery, shell.now_s + 60)
+    shell.start()
+    shell.nack(late)
+    assert not shell.engine.extend(late.delivery, shell.now_s + 60, shell.now_s)
     assert shell.take() == []
 
 
 def test_extend__before_the_deadline__keeps_the_delivery_in_flight(shell, database):
     database.published(1, 0)
     shell.until_waiting()
-    message = shell.engine.take(shell.subscriptions, 1, shell.now_s)[0]
-    assert shell.engine.extend(message.delivery, shell.now_s + 60)
+    message = shell.start()[0]
+    assert shell.engine.extend(message.delivery, shell.now_s + 60, shell.now_s)
     shell.pass_time(59.0)
     assert shell.take() == []
     shell.pass_time(1.0)
@@ -118,14 +123,14 @@ def test_extend__before_the_deadline__keeps_the_delivery_in_flight(shell, databa
 def test_ack__after_the_claim_was_taken_over__raises_stale_epoch(shell, database):
     database.published(1, 0)
     shell.until_waiting()
-    message = shell.engine.take(shell.subscriptions, 1, shell.now_s)[0]
+    message = shell.start()[0]
     shell.engine.drop([KEY])
     with pytest.raises(StaleEpochError):
-        shell.engine.ack(message.delivery, shell.now_s)
+        shell.ack(message)
     with pytest.raises(StaleEpochError):
-        shell.engine.nack(message.delivery)
+        shell.nack(message)
     with pytest.raises(StaleEpochError):
-        shell.engine.extend(message.delivery, 99.0)
+        shell.engine.extend(message.delivery, 99.0, shell.now_s)
 
 
 def test_exchange__fenced__drops_the_claim(shell, database):
@@ -133,7 +138,7 @@ def test_exchange__fenced__drops_the_claim(shell, database):
     shell.until_waiting()
     shell.handle(1)
     database.coordinators[shell.id].state = "dead"
-    other = Shell(database, 2)
+    other = Shell(database, 2, ordering="partition")
     other.claim_all()
     command = shell.until_exchange()
     changes = shell.answer(command)
@@ -144,13 +149,13 @@ def test_exchange__fenced__drops_the_claim(shell, database):
 def test_revoke__nothing_in_flight__releases_with_the_last_ack(shell, database):
     database.published(1, 0, count=5)
     shell.until_waiting()
-    message = shell.engine.take(shell.subscriptions, 1, shell.now_s)[0]
+    message = shell.start()[0]
     shell.engine.revoke([KEY])
     shell.pass_time(1.0)
     assert shell.take() == []
     assert database.claims[KEY].owner == shell.id
-    shell.engine.ack(message.delivery, shell.now_s)
-    shell.until_waiting()
+    shell.ack(message)
+    shell.pass_time(0.1)
     newest = database.claims[KEY].newest
     assert (database.claims[KEY].owner, newest.committed, newest.hwm) == (None, 1, 1)
 
@@ -205,7 +210,7 @@ def test_idle_engine__polls_ever_more_rarely(shell):
 
 
 def test_acks__within_the_linger_time__share_an_exchange(database):
-    shell = Shell(database, limits=Limits(linger_s=0.01))
+    shell = Shell(database, ordering="partition", limits=Limits(linger_s=0.01))
     shell.claim_all()
     database.published(1, 0, count=20)
     shell.until_waiting()
@@ -230,18 +235,15 @@ def test_answer_lost__acks_pending__are_not_delivered_again(shell, database, com
     database.published(1, 0, count=10)
     shell.until_waiting()
     shell.handle(3)
-    running = shell.engine.take(shell.subscriptions, 2, shell.now_s)
+    running = shell.start(2)
     shell.lose_answer(committed=committed)
     shell.step()  # Resolve
     for message in running:
-        shell.engine.ack(message.delivery, shell.now_s)
+        shell.ack(message)
     shell.pass_time(1.0)
     assert shell.handle(20) == [5, 6, 7, 8, 9]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="core bug 2: recover() forgets the stable offset until the next read is answered"
-)
 def test_answer_lost__gap_unresolved__nothing_above_it_starts(shell, database):
     """I10. The gap is forgotten in recover, and an ack that arrives before the re-read starts what is above it."""
     database.published(1, 0, count=1)
@@ -249,39 +251,35 @@ def test_answer_lost__gap_unresolved__nothing_above_it_starts(shell, database):
     database.publish(open_, 1, 0)
     database.published(1, 0, count=2)
     shell.pass_time(0.1)
-    message = shell.engine.take(shell.subscriptions, 1, shell.now_s)[0]
+    message = shell.start()[0]
     shell.lose_answer(committed=False)
     shell.step()  # Resolve
-    shell.engine.ack(message.delivery, shell.now_s)
+    shell.ack(message)
     assert shell.take() == []
 
 
-@pytest.mark.xfail(strict=True, reason="core bug 3: take() empties the first subscription before it looks at the next")
 def test_take__two_topics__a_busy_one_does_not_starve_the_other():
     """Design 4.3: ready work is taken fairly across partitions, so that a hot one starves nobody."""
     database = FakeDatabase({1: 1, 2: 1}, {1: [1, 2]})
-    shell = Shell(database)
+    shell = Shell(database, ordering="partition")
     shell.claim_all()
     database.published(1, 0, count=100)
     database.published(2, 0, count=1)
     shell.until_waiting()
     topics = []
     for _ in range(10):
-        for message in shell.engine.take(shell.subscriptions, 1, shell.now_s):
+        for message in shell.start():
             topics.append(message.topic)
-            shell.engine.ack(message.delivery, shell.now_s)
+            shell.ack(message)
     assert "t2" in topics
 
 
-@pytest.mark.xfail(
-    strict=True, reason="core bug 4: an ack of what was given back under revocation is dropped without a word"
-)
 @pytest.mark.parametrize("how", ["deadline", "abandoned"])
 def test_ack__given_back_while_the_claim_is_revoked__is_kept_or_refused(shell, database, how):
     """I17. Dropped silently, ack(wait=True) returns at once, as if it were durable."""
     database.published(1, 0, count=2)
     shell.until_waiting()
-    message = shell.engine.take(shell.subscriptions, 1, shell.now_s)[0]
+    message = shell.start()[0]
     if how == "deadline":
         shell.engine.revoke([KEY])
         shell.now_s += 30.0
@@ -290,7 +288,7 @@ def test_ack__given_back_while_the_claim_is_revoked__is_kept_or_refused(shell, d
         shell.engine.abandon(shell.subscriptions)
     partition = owned(shell)
     try:
-        shell.engine.ack(message.delivery, shell.now_s)
+        shell.ack(message)
     except StaleEpochError:
         return
     shell.pass_time(1.0)
@@ -298,9 +296,6 @@ def test_ack__given_back_while_the_claim_is_revoked__is_kept_or_refused(shell, d
     assert database.claims[KEY].newest.committed == 1
 
 
-@pytest.mark.xfail(
-    strict=True, reason="core bug 5: a busy claim with something to fetch makes exchanges without a pause"
-)
 def test_busy_claim__with_messages_waiting__is_not_asked_without_a_pause(shell, database):
     database.published(1, 0, count=5)
     database.locked.add(KEY)
@@ -323,9 +318,6 @@ def test_busy_claim__unlocked_again__loses_no_ack(shell, database):
     assert database.claims[KEY].newest.committed == 5
 
 
-@pytest.mark.xfail(
-    strict=True, reason="core bug 6: released although its acks were not written (the row was free again by then)"
-)
 def test_release__exchange_says_busy__is_not_done_without_the_acks(shell, database):
     """Exchange and release are two statements: a row locked in the first may be free in the second."""
     database.published(1, 0, count=5)
@@ -335,16 +327,16 @@ def test_release__exchange_says_busy__is_not_done_without_the_acks(shell, databa
     command = shell.until_exchange()
     assert isinstance(command, Exchange)
     database.locked.add(KEY)
-    settled, _ = commit(database, shell.id, Request.of(dataclasses.replace(command, releases=[])))
+    request = Request.of(command)
+    settled, _, due = commit(database, shell.id, dataclasses.replace(request, releases=[]))
     database.locked.clear()
-    released = database.release(shell.id, [(p.key, p.epoch) for p in command.releases])
-    shell.engine.on_exchanged(command, settled, released, [], {}, shell.now_s)
+    released = database.release(shell.id, request.releases)
+    shell.engine.on_exchanged(command, settled, released, [], {}, due, [], shell.now_s)
     shell.now_s += 1.0
     shell.until_waiting()
     assert database.claims[KEY].newest.committed == 5
 
 
-@pytest.mark.xfail(strict=True, reason="core bug 8: Wait for a time that is over, again and again: the shell spins")
 def test_all_claims_lost__acks_pending__waits_for_something_ahead(shell, database):
     database.published(1, 0, count=1)
     shell.until_waiting()
@@ -356,9 +348,6 @@ def test_all_claims_lost__acks_pending__waits_for_something_ahead(shell, databas
     assert command.until_s > shell.now_s
 
 
-@pytest.mark.xfail(
-    strict=True, reason="core bug 7: what was written with a release is called lost when the answer gets lost"
-)
 def test_answer_lost_after_commit__release__acks_in_it_count_as_saved(shell, database):
     """I17. The acks are durable, yet ack(wait=True) would raise StaleEpochError: lost before the ack was committed."""
     database.published(1, 0, count=1)
@@ -372,10 +361,9 @@ def test_answer_lost_after_commit__release__acks_in_it_count_as_saved(shell, dat
     assert partition.saved_count == 1
 
 
-@pytest.mark.xfail(strict=True, reason="core bug 10: on_claimed does not look at draining")
 def test_claim_taken__while_draining__is_released(database):
     """The control loop asked for it before; `drain` came between the question and the answer."""
-    shell = Shell(database)
+    shell = Shell(database, ordering="partition")
     claims = database.claim(shell.id, [KEY])
     shell.engine.drain()
     shell.engine.on_claimed(claims[0], shell.now_s)
@@ -383,12 +371,9 @@ def test_claim_taken__while_draining__is_released(database):
     assert database.claims[KEY].owner is None
 
 
-@pytest.mark.xfail(
-    strict=True, reason="core bug 12: gaps are bounded in runs, not in offsets, so a window may be passed 256 times"
-)
 def test_bulk_transaction__held_open__does_not_flood_the_reader(database):
     """I15. All of its rows appear in one pass of evidence when it commits."""
-    shell = Shell(database, limits=Limits(max_window=10))
+    shell = Shell(database, ordering="partition", limits=Limits(max_window=10))
     shell.claim_all()
     bulk = database.begin()
     for _ in range(2000):
@@ -397,7 +382,11 @@ def test_bulk_transaction__held_open__does_not_flood_the_reader(database):
     database.end(bulk, commit=True)
     shell.pass_time(0.1)
     assert len(owned(shell).ready) <= 100
-    assert shell.handle(3000) == list(range(2000))
+    handled = []
+    while chunk := shell.handle(10):
+        handled += chunk
+        shell.pass_time(0.02)
+    assert handled == list(range(2000))
 
 
 def test_exchange__counts_and_lists__go_together(shell, database):
@@ -416,7 +405,7 @@ def test_reclaimed__after_a_takeover__skips_what_was_done(shell, database):
     database.published(1, 0, count=6)
     claim = database.claims[KEY]
     database.claims[KEY].history.append(claim.newest._replace(seq=claim.newest.seq + 1, done=frozenset({2, 3})))
-    other = Shell(database, 2)
+    other = Shell(database, 2, ordering="partition")
     database.coordinators[shell.id].state = "dead"
     other.claim_all()
     other.until_waiting()
@@ -430,7 +419,7 @@ def test_reclaimed__done_beyond_a_small_window__is_not_delivered_again(shell, da
     database.published(1, 0, count=20)
     claim = database.claims[KEY]
     database.claims[KEY].history.append(claim.newest._replace(seq=claim.newest.seq + 1, done=frozenset(range(4, 16))))
-    other = Shell(database, 2, Limits(max_window=4))
+    other = Shell(database, 2, Limits(max_window=4), ordering="partition")
     database.coordinators[shell.id].state = "dead"
     other.claim_all()
     handled = []
@@ -440,7 +429,6 @@ def test_reclaimed__done_beyond_a_small_window__is_not_delivered_again(shell, da
     assert handled == [0, 1, 2, 3, 16, 17, 18, 19]
 
 
-@pytest.mark.xfail(strict=True, reason="core bug 16: an older exchange that commits late is taken for the newest one")
 def test_exchange__carried_out_after_its_resolve__is_not_taken_for_the_next_one(shell, database):
     """I17. A backend works off what it had received although its client is gone.
 
@@ -449,15 +437,15 @@ def test_exchange__carried_out_after_its_resolve__is_not_taken_for_the_next_one(
     """
     database.published(1, 0, count=5)
     shell.until_waiting()
-    first, second = shell.engine.take(shell.subscriptions, 2, shell.now_s)
+    first, second = shell.start(2)
     partition = owned(shell)
-    shell.engine.ack(first.delivery, shell.now_s)
+    shell.ack(first)
     command = shell.until_exchange()
     late = Request.of(command)
     shell.engine.on_failed(command)
     shell.engine.on_reconnected()
     shell.step()  # Resolve
-    shell.engine.ack(second.delivery, shell.now_s)
+    shell.ack(second)
     commit(database, shell.id, late)
     shell.step()  # Exchange, stale
     shell.step()  # Resolve
