@@ -8,7 +8,7 @@ from coordinator.cli import output
 from coordinator.cli.commands import Group, Options, pass_options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from coordinator.model import GroupMember, GroupOffset
 
@@ -64,14 +64,19 @@ def list_groups(options: Options) -> None:
 def describe(options: Options, name: str, *, show_members: bool) -> None:
     """Show where a group stands in each partition, or who takes part in it.
 
-    CURRENT-OFFSET is the first offset that is not settled; LAG counts the messages not settled, and is an upper bound.
+    CURRENT-OFFSET is the first offset that is neither settled nor parked; LAG counts the messages not settled, and is an
+    upper bound. PARKED of these wait apart: failed and retried later, held behind their key, or replayed. DEAD-LETTERS were
+    given up, see `coordinator dlq`.
     The state is "stable" when every partition has an owner, "rebalancing" when one has none, "empty" without members.
     """
     with options.coordinator() as app:
         offsets = app.group_offsets(name)
         members = app.group_members(name)
+        dead_letters = app.dead_letters(name).counts()
     state = _state(offsets, members)
     total_lag = sum(offset.lag for offset in offsets)
+    total_parked = sum(offset.parked for offset in offsets)
+    total_dead = sum(dead_letters.values())
     if options.as_json:
         output.json_object(
             {
@@ -79,16 +84,24 @@ def describe(options: Options, name: str, *, show_members: bool) -> None:
                 "state": state,
                 "member_count": len(members),
                 "total_lag": total_lag,
-                "partitions": offsets,
+                "total_parked": total_parked,
+                "total_dead_letters": total_dead,
+                "partitions": [
+                    {**output.plain(offset), "dead_letters": dead_letters.get((offset.topic, offset.partition), 0)}
+                    for offset in offsets
+                ],
                 "members": members,
             }
         )
     else:
-        output.line(f"group {name}: {state}, {len(members)} members, total lag {total_lag}")
+        output.line(
+            f"group {name}: {state}, {len(members)} members, total lag {total_lag}, {total_parked} parked, "
+            f"{total_dead} dead letters"
+        )
         if show_members:
             _member_table(members)
         else:
-            _offset_table(offsets)
+            _offset_table(offsets, dead_letters)
     if not members:
         output.note(f"group {name} has no members: nobody reads for it now")
 
@@ -99,7 +112,7 @@ def _state(offsets: "Sequence[GroupOffset]", members: "Sequence[GroupMember]") -
     return "rebalancing" if any(offset.member_id is None for offset in offsets) else "stable"
 
 
-def _offset_table(offsets: "Sequence[GroupOffset]") -> None:
+def _offset_table(offsets: "Sequence[GroupOffset]", dead_letters: "Mapping[tuple[str, int], int]") -> None:
     output.table(
         (
             "TOPIC",
@@ -108,6 +121,8 @@ def _offset_table(offsets: "Sequence[GroupOffset]") -> None:
             "LOG-START-OFFSET",
             "LOG-END-OFFSET",
             "LAG",
+            "PARKED",
+            "DEAD-LETTERS",
             "MEMBER-ID",
             "CLIENT-ID",
             "HOST",
@@ -120,6 +135,8 @@ def _offset_table(offsets: "Sequence[GroupOffset]") -> None:
                 offset.log_start_offset,
                 offset.log_end_offset,
                 offset.lag,
+                offset.parked,
+                dead_letters.get((offset.topic, offset.partition), 0),
                 offset.member_id,
                 offset.client_id,
                 offset.host,

@@ -15,6 +15,8 @@ COMMANDS = {
     "topics": Lazy("coordinator.cli.topics:topics", "Make, list and describe topics; rotate their segments."),
     "messages": Lazy("coordinator.cli.messages:messages", "Publish, consume and look at messages."),
     "groups": Lazy("coordinator.cli.groups:groups", "List consumer groups; show offsets, lag and members."),
+    "dlq": Lazy("coordinator.cli.dlq:dlq", "List, show, replay, export and purge dead letters."),
+    "run": Lazy("coordinator.cli.run:run", "Run the handlers of an application, in one process or several."),
     "db": Lazy("coordinator.cli.db:db", "Install, upgrade and downgrade the schema."),
     "config": Lazy("coordinator.cli.config:config", "Show the settings in force and where each came from."),
     "bench": Lazy("coordinator.cli.bench:bench", "Measure what this database can do."),
