@@ -83,12 +83,6 @@ def idle_limit(messages: Sequence[Message], visibility_timeout_s: float, now_s: 
 def release_statement(coordinator: UUID, partitions: Sequence[Partition]) -> Statement[int]:
     """Return the statement that gives claims back outside of an exchange."""
     parameters = deliveries.release_parameters(coordinator, _claims(partitions))
-    return Statement(deliveries.RELEASE, parameters, lambda rows: int(rows[0][0]), "release")
-
-
-def release_statement(coordinator: UUID, partitions: Sequence[Partition]) -> Statement[int]:
-    """Return the statement that gives claims back outside of an exchange."""
-    parameters = deliveries.release_parameters(coordinator, _claims(partitions))
     return Statement("release", deliveries.RELEASE, parameters, lambda rows: int(rows[0][0]))
 
 

@@ -1,9 +1,10 @@
 """Connections of our own: how they are made, and whose connection a caller hands us."""
 
+import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -15,6 +16,7 @@ from coordinator.db.drive import adrive, drive
 from coordinator.db.dsn import conninfo
 from coordinator.db.schema import protocol_checked
 from coordinator.db.translate import translated
+from coordinator.db.uninterrupted import uninterrupted
 from coordinator.errors import ConfigError, UnavailableError
 
 # A vanished peer is noticed within some 15 s, on an idle connection as on one that waits for an answer.
@@ -49,6 +51,17 @@ def connect(
     address, arguments = options(dsn, connect_timeout_s, application_name)
     with translated():
         return psycopg.connect(address, autocommit=True, prepare_threshold=_threshold(prepare), **arguments)
+
+
+async def aconnect(
+    dsn: str, connect_timeout_s: float, application_name: str, *, prepare: bool = True
+) -> psycopg.AsyncConnection[Any]:
+    """`connect` for asyncio."""
+    address, arguments = options(dsn, connect_timeout_s, application_name)
+    with translated():
+        return await psycopg.AsyncConnection.connect(
+            address, autocommit=True, prepare_threshold=_threshold(prepare), **arguments
+        )
 
 
 def _threshold(prepare: bool) -> int | None:
@@ -177,51 +190,79 @@ class AsyncPool:
         self._connect_timeout_s = connect_timeout_s
         self._application_name = application_name
         self._size = size
+        self._opening = asyncio.Lock()
         self._pool: AsyncConnectionPool[psycopg.AsyncConnection[Any]] | None = None
+        # When each connection was last seen to work, monotonic.
+        self._used_s: WeakKeyDictionary[psycopg.AsyncConnection[Any], float] = WeakKeyDictionary()
 
     async def open(self) -> None:
         """`Pool.open`."""
         if self._pool is not None:
             return
-        address, arguments = options(self._dsn, self._connect_timeout_s, self._application_name)
-        with translated():
-            connection = await psycopg.AsyncConnection.connect(
-                address, autocommit=True, prepare_threshold=_threshold(self._prepare), **arguments
+        async with self._opening:
+            if self._pool is not None:
+                return  # type: ignore[unreachable] # another task was first
+            async with await aconnect(
+                self._dsn, self._connect_timeout_s, self._application_name, prepare=self._prepare
+            ) as connection:
+                await adrive(protocol_checked(self._schema), connection, self._schema)
+            address, arguments = options(self._dsn, self._connect_timeout_s, self._application_name)
+            pool: AsyncConnectionPool[psycopg.AsyncConnection[Any]] = AsyncConnectionPool(
+                address,
+                kwargs={"autocommit": True, "prepare_threshold": _threshold(self._prepare), **arguments},
+                min_size=0,
+                max_size=self._size,
+                timeout=self._timeout_s,
+                open=False,
+                name=self._application_name,
             )
-        async with connection:
-            await adrive(protocol_checked(self._schema), connection, self._schema)
-        pool: AsyncConnectionPool[psycopg.AsyncConnection[Any]] = AsyncConnectionPool(
-            address,
-            kwargs={"autocommit": True, "prepare_threshold": _threshold(self._prepare), **arguments},
-            min_size=0,
-            max_size=self._size,
-            timeout=self._timeout_s,
-            check=AsyncConnectionPool.check_connection,
-            open=False,
-            name=self._application_name,
-        )
-        await pool.open()
-        self._pool = pool
+            await pool.open()
+            self._pool = pool
 
     @contextlib.asynccontextmanager
-    async def connection(self) -> Any:
+    async def connection(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
         """`Pool.connection`."""
-        await self.open()
-        assert self._pool is not None
-        try:
-            lent = await self._pool.getconn()
-        except PoolTimeout as error:
-            raise UnavailableError(_exhausted(self._timeout_s, self._size)) from error
-        try:
+        async with self.lent() as lent:
             with translated(lent):
                 yield lent
+
+    @contextlib.asynccontextmanager
+    async def lent(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        """`Pool.lent`. However often the borrower is cancelled, the connection finds its way back."""
+        await self.open()
+        assert self._pool is not None
+        pool = self._pool
+        lent = await self._working(pool)
+        try:
+            yield lent
         finally:
-            await self._pool.putconn(lent)
+            self._used_s[lent] = time.monotonic()
+            await uninterrupted(pool.putconn(lent))
+
+    async def _working(self, pool: AsyncConnectionPool[psycopg.AsyncConnection[Any]]) -> psycopg.AsyncConnection[Any]:
+        """`Pool._working`."""
+        while True:
+            try:
+                lent = await pool.getconn()
+            except PoolTimeout as error:
+                raise UnavailableError(_exhausted(self._timeout_s, self._size)) from error
+            if time.monotonic() - self._used_s.get(lent, float("-inf")) < _TRUSTED_S:
+                return lent
+            try:
+                await AsyncConnectionPool.check_connection(lent)
+            except psycopg.Error:
+                await lent.close()
+                await uninterrupted(pool.putconn(lent))
+            except BaseException:
+                await uninterrupted(pool.putconn(lent))
+                raise
+            else:
+                return lent
 
     async def close(self) -> None:
         if self._pool is not None:
-            await self._pool.close()
-            self._pool = None
+            pool, self._pool = self._pool, None
+            await uninterrupted(pool.close())
 
 
 def callers(connection: object) -> psycopg.Connection[Any]:

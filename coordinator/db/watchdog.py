@@ -5,6 +5,7 @@ a statement timeout needs a server that runs. So each round trip is watched here
 takes too long: the waiting call then fails as for any lost connection.
 """
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -14,6 +15,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import psycopg
+
+# A timer that fires so late tells of its loop, not of the server.
+_LATE_S = 1.0
 
 
 class Watchdog:
@@ -65,3 +69,42 @@ def _shut_down(connection: psycopg.BaseConnection[Any]) -> None:
     # A duplicate of the descriptor: libpq keeps its own, and closes it itself.
     with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
         duplicate.shutdown(socket.SHUT_RDWR)
+
+
+class AsyncWatchdog:
+    """`Watchdog` in an event loop: timers instead of a thread.
+
+    Not asyncio.timeout: it cancels, and psycopg answers a cancellation with a cancel request on a new connection and ten
+    seconds of patience. To the peer that is watched for here, that would be lost time.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._watched: dict[int, tuple[psycopg.BaseConnection[Any], asyncio.TimerHandle]] = {}
+
+    @contextlib.contextmanager
+    def watch(self, connection: psycopg.BaseConnection[Any]) -> Iterator[None]:
+        """Limit what the body awaits on a connection."""
+        place = id(connection)
+        self._arm(place, connection, self._limit_s)
+        try:
+            yield
+        finally:
+            self._watched.pop(place)[1].cancel()
+
+    def cut(self) -> None:
+        """End every round trip that is under way."""
+        for connection, _ in self._watched.values():
+            _shut_down(connection)
+
+    def _arm(self, place: int, connection: psycopg.BaseConnection[Any], limit_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(limit_s, self._over, place, connection, loop.time() + limit_s)
+        self._watched[place] = (connection, timer)
+
+    def _over(self, place: int, connection: psycopg.BaseConnection[Any], deadline_s: float) -> None:
+        if asyncio.get_running_loop().time() > deadline_s + _LATE_S:
+            # The loop was blocked, so the answer may have come long ago: its reader runs after this timer.
+            self._arm(place, connection, _LATE_S)
+        else:
+            _shut_down(connection)

@@ -20,3 +20,7 @@ HANDLER_FAILED = "handler.failed"
 LOOP_FAILED = "loop.failed"
 EXCHANGE_FAILED = "exchange.failed"
 ACK_REFUSED = "ack.refused"
+# Cancelled: what it had is given back, and is no failure.
+HANDLER_INTERRUPTED = "handler.interrupted"
+# Something did not let the event loop go on: no heartbeat, no deadline moved, no message handed over meanwhile.
+HANDLER_BLOCKED_LOOP = "handler.blocked_loop"
