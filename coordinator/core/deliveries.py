@@ -8,7 +8,7 @@ from typing import Any
 
 from coordinator.core.inflight import InFlight
 from coordinator.core.partition import Entry, Failing, Partition
-from coordinator.core.retry import Failure, Redeliver, decide
+from coordinator.core.retry import MAX_ERROR_CHARS, Failure, Redeliver, clean, decide
 from coordinator.core.subscription import Subscription
 from coordinator.core.window import Window
 from coordinator.errors import Reject, Retry, StaleEpochError
@@ -516,7 +516,8 @@ class Deliveries:
             partition.hard.append(entry)
             verdict = Verdict(failure.error, delay_s=delay_s)
         else:
-            reason = error.reason if isinstance(error, Reject) else failure.error
+            # Cleaned as all errors are: what PostgreSQL cannot store would fail this exchange and every one after it.
+            reason = clean(str(error.reason), MAX_ERROR_CHARS) if isinstance(error, Reject) else failure.error
             self._bury(partition, row, facts, decision.reason, Failure(reason, failure.traceback), delivery.attempt)
             verdict = Verdict(failure.error, reason=decision.reason)
         partition.settled_count += 1
