@@ -194,7 +194,12 @@ def compare(wanted: Wanted, found: Found) -> list[Check]:
             Check(f"{name}: delivered though rolled back", 0, group.phantom_count),
             Check(f"{name}: overtaken within one aircraft", 0, group.overtaken_count),
         ]
-    return [*checks, *_dead_letter_checks(wanted, found), *_replay_checks(wanted, found), *_effect_checks(wanted, found)]
+    return [
+        *checks,
+        *_dead_letter_checks(wanted, found),
+        *_replay_checks(wanted, found),
+        *_effect_checks(wanted, found),
+    ]
 
 
 def _dead_letter_checks(wanted: Wanted, found: Found) -> list[Check]:

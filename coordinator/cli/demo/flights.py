@@ -68,7 +68,7 @@ def booking_of(flight: Flight) -> tuple[int, int, int, int]:
 def poison_of(flights: Sequence[Flight]) -> int:
     """Return the number of the flight that is to kill its process: the first after two thirds that took off."""
     start = 2 * len(flights) // 3
-    return next(flight["nr"] for flight in flights[start:] if not is_cancelled(flight))
+    return next(nr for nr, flight in enumerate(flights[start:], start) if not is_cancelled(flight))
 
 
 def delays_of(flights: Iterable[Flight]) -> dict[str, CarrierDelay]:

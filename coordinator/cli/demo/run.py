@@ -16,7 +16,6 @@ from coordinator.cli.demo.plan import (
     AUDIT,
     DELAYS,
     GROUPS,
-    LEASE_S,
     MAX_CRASHES,
     PARTITION_COUNT,
     PUBLISHER_COUNT,
@@ -112,10 +111,10 @@ class Run:
                 published = self._collect(publishers)
                 self._wait_settled(app)
                 groups = read_groups(app, connection, published, options.message_count)
-                dead_letters = letters.read_dead_letters(connection)
+                dead_letters = letters.read_dead_letters(app)
                 replay = self._replay(app, connection, wanted, dead_letters)
                 self._processes.stop()
-                found = read_found(connection, wanted, published, groups, dead_letters, replay)
+                found = read_found(app, connection, wanted, published, groups, dead_letters, replay)
         elapsed_s = time.monotonic() - self._started_s
         return Report(options, kill, self._deaths, wanted, found, compare(wanted, found), elapsed_s)
 
@@ -222,12 +221,12 @@ class Run:
             f"{len(some)} of them back"
         )
         self._processes.stop("delays")
-        noted = tables.last_delivery(connection)
-        given_back = letters.replay(connection, some)
         name = f"{DELAYS}-mended"
-        self._processes.start(
-            [Task("delays", name, self._options.dsn, self._options.message_count, counts_cancelled=True)]
-        )
+        mended = Task("delays", name, self._options.dsn, self._options.message_count, counts_cancelled=True)
+        self._processes.start([mended])
+        self._wait(f"{name} to own all partitions", partial(_are_owners, app, DELAYS, {name}))
+        noted = tables.last_delivery(connection)
+        given_back = letters.replay(app, some)
         self._wait("the replayed messages to be settled", partial(_is_settled, app, DELAYS))
         nrs_by_group = {group: tables.select_delivered(connection, group, noted) for group in GROUPS}
         return Replay(given_back, nrs_by_group, sum(o.lag for o in app.group_offsets(DELAYS)))
@@ -315,6 +314,7 @@ def read_groups(
 
 
 def read_found(
+    app: Coordinator,
     connection: tables.Connection,
     wanted: Wanted,
     published: Published,
@@ -329,7 +329,7 @@ def read_found(
         groups,
         dead_letters,
         replay,
-        letters.read_dead_letters(connection),
+        letters.read_dead_letters(app),
         tables.select_effects(connection, wanted.replayed_nrs),
         tables.select_delays(connection),
     )

@@ -62,7 +62,9 @@ from unnest(%s::int[], %s::int[], %s::bigint[], %s::text[], %s::int[]) with ordi
 order by d.ord
 """
 
-_INSERT_CARRIERS: LiteralString = "insert into coordinator_demo_service.carrier_delays (carrier) select unnest(%s::text[])"
+_INSERT_CARRIERS: LiteralString = (
+    "insert into coordinator_demo_service.carrier_delays (carrier) select unnest(%s::text[])"
+)
 
 _INSERT_LEDGER: LiteralString = """
 insert into coordinator_demo_service.ledger (nr, "partition", "offset", key) values (%s, %s, %s, %s)

@@ -4,7 +4,7 @@ The name in the arguments is for people who look at a list of processes; nothing
 """
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from coordinator import Coordinator, Settings
 from coordinator.cli.demo import consuming, publishing, tables
@@ -23,8 +23,8 @@ def main() -> int:
 
 
 def _settings(task: Task) -> Settings:
-    shorter = {"lease_s": LEASE_S, "heartbeat_s": HEARTBEAT_S, "membership_poll_s": MEMBERSHIP_POLL_S}
-    return Settings(**shorter, prefetch=PREFETCH) if task.role == "delays" else Settings(**shorter)
+    shorter = Settings(lease_s=LEASE_S, heartbeat_s=HEARTBEAT_S, membership_poll_s=MEMBERSHIP_POLL_S)
+    return replace(shorter, prefetch=PREFETCH) if task.role == "delays" else shorter
 
 
 def _publish(app: Coordinator, task: Task) -> int:
