@@ -7,6 +7,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from coordinator.app import AsyncCoordinator, Coordinator
+    from coordinator.consumer.aio import AsyncConsumer
     from coordinator.consumer.blocking import Consumer
     from coordinator.errors import CoordinatorError, Reject, Retry
     from coordinator.model import Message, Outgoing, Published
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 # Imported when first used: the command line's --version and --help must not wait for psycopg.
 _PLACES = {
+    "AsyncConsumer": "coordinator.consumer.aio",
     "AsyncCoordinator": "coordinator.app",
     "Codec": "coordinator.producer.encode",
     "Consumer": "coordinator.consumer.blocking",
@@ -29,6 +31,7 @@ _PLACES = {
 }
 
 __all__ = [
+    "AsyncConsumer",
     "AsyncCoordinator",
     "Codec",
     "Consumer",

@@ -1,16 +1,19 @@
 """Coordinator and AsyncCoordinator: the face that users meet. Wires, decides nothing."""
 
+import asyncio
 import logging
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 from uuid import UUID
 
+from coordinator.consumer.aio import AsyncConsumer, AsyncWorkers, is_async
+from coordinator.consumer.aio_runtime import AsyncRuntime
 from coordinator.consumer.blocking import Consumer, Workers
 from coordinator.consumer.handlers import Decode, Handler, Registration
 from coordinator.consumer.options import Options, Start
@@ -18,6 +21,7 @@ from coordinator.consumer.runtime import Runtime
 from coordinator.db.connect import AsyncPool, Pool
 from coordinator.db.drive import adrive, aexecute, drive, execute
 from coordinator.db.dsn import conninfo
+from coordinator.db.uninterrupted import uninterrupted
 from coordinator.dead_letters import AsyncDeadLetters, DeadLetters
 from coordinator.errors import ConfigError, NotFoundError
 from coordinator.model import GroupInfo, GroupMember, GroupOffset, Message, Outgoing, Published, Source, TopicInfo
@@ -38,6 +42,10 @@ P = TypeVar("P")
 _LOOK_S = 0.1
 
 _DEFAULT_MAX_MESSAGE_BYTES = 1024 * 1024
+
+_NOTHING_SUBSCRIBED = "nothing is subscribed: decorate a function with @app.subscribe(topic, group=...)"
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class _Base:
@@ -69,6 +77,9 @@ class _Base:
         self.settings = settings if settings is not None else Settings()
         self.client_id = client_id or socket.gethostname()
         self.codec = codec
+        self._registrations: list[Registration] = []
+        self._stop = threading.Event()
+        self._making = threading.Lock()
         self._embedded: Any = None
         found = find_dsn(dsn)
         if found.value.startswith(EMBEDDED):
@@ -113,20 +124,6 @@ class Coordinator(_Base):
 
     _pool_made: Pool | None = None
     _producer_made: Producer | None = None
-
-    def __init__(
-        self,
-        dsn: str | None = None,
-        *,
-        schema: str | None = None,
-        client_id: str | None = None,
-        settings: Settings | None = None,
-        codec: Codec = JSON,
-    ) -> None:
-        super().__init__(dsn, schema=schema, client_id=client_id, settings=settings, codec=codec)
-        self._making = threading.Lock()
-        self._registrations: list[Registration] = []
-        self._stop = threading.Event()
 
     # ---- topics
 
@@ -226,10 +223,7 @@ class Coordinator(_Base):
         Raises:
             ConfigError: A wrong argument.
         """
-        for name in ("concurrency", "batch_size", "transactional", "max_processing_s"):
-            if name in options:
-                raise ConfigError(f"{name} is for @subscribe; a consumer is one thread's, and takes what it asks for")
-        chosen = _options(topics, group, start, options)
+        chosen = _consumer_options(topics, group, start, options)
         runtime = Runtime(self.dsn, self.schema, self.settings, self.client_id)
         return Consumer(runtime, chosen, self.codec.decode, auto_ack=auto_ack)
 
@@ -266,7 +260,7 @@ class Coordinator(_Base):
             CoordinatorError: What kept it from starting, or ended a background loop.
         """
         if not self._registrations:
-            raise ConfigError("nothing is subscribed: decorate a function with @app.subscribe(topic, group=...)")
+            raise ConfigError(_NOTHING_SUBSCRIBED)
         self._stop.clear()
         runtime = Runtime(self.dsn, self.schema, self.settings, self.client_id)
         workers = Workers(runtime, self._registrations, self.codec.decode)
@@ -346,10 +340,12 @@ class Coordinator(_Base):
 
 
 class AsyncCoordinator(_Base):
-    """Publish from asyncio: `Coordinator` with the same names."""
+    """Publish and consume from asyncio: `Coordinator` with the same names. For one event loop."""
 
     _pool_made: AsyncPool | None = None
     _producer_made: AsyncProducer | None = None
+
+    # ---- topics
 
     async def create_topic(
         self,
@@ -362,9 +358,21 @@ class AsyncCoordinator(_Base):
         """`Coordinator.create_topic`."""
         return await self._execute(topics.create_topic(name, partitions, max_message_bytes, wake=wake))
 
+    async def topics(self) -> list[TopicInfo]:
+        """`Coordinator.topics`."""
+        return await self._execute(topics.describe_topics())
+
     async def topic(self, name: str) -> TopicInfo:
         """`Coordinator.topic`."""
         return (await self._execute(topics.describe_topics([name])))[0]
+
+    async def rotate(self, topic: str) -> int:
+        """`Coordinator.rotate`."""
+        segment = await self._execute(topics.add_segment(topic))
+        await self._execute(topics.open_segment(topic, segment))
+        return segment
+
+    # ---- publishing
 
     async def publish(
         self,
@@ -389,6 +397,90 @@ class AsyncCoordinator(_Base):
     ) -> Sequence[Published]:
         """`Coordinator.publish_many`."""
         return await self._producer.publish_many(topic, messages, wake=wake, connection=connection)
+
+    # ---- reading
+
+    async def peek(
+        self, topic: str, *, partition: int | None = None, from_offset: int = 0, limit: int = 10
+    ) -> list[Message]:
+        """`Coordinator.peek`."""
+        partitions = range((await self.topic(topic)).partitions) if partition is None else [partition]
+        found: list[Message] = []
+        for number in partitions:
+            source = Source("", topic, number, 0, _Peeked(self.codec.decode))
+            rows = await self._execute(messages.peek(topic, number, from_offset, limit))
+            found.extend(Message(row, source) for row in rows)
+        return found
+
+    def consumer(
+        self, *topics: str, group: str, start: Start = "earliest", auto_ack: bool = False, **options: Any
+    ) -> AsyncConsumer:
+        """`Coordinator.consumer`: it joins with `async with`, or when it is first used."""
+        chosen = _consumer_options(topics, group, start, options)
+        runtime = AsyncRuntime(self.dsn, self.schema, self.settings, self.client_id)
+        return AsyncConsumer(runtime, chosen, self.codec.decode, auto_ack=auto_ack)
+
+    def subscribe(self, *topics: str, group: str, start: Start = "earliest", **options: Any) -> Callable[[H], H]:
+        """`Coordinator.subscribe`. The handler is a coroutine function; another function is run in a thread of its own.
+
+        With transactional it gets an AsyncConnection, and must be a coroutine function. When `run` ends before a handler
+        does, the handler is cancelled; that is no failure of it.
+        """
+        chosen = _options(topics, group, start, options)
+
+        def register(handler: H) -> H:
+            if chosen.transactional and not is_async(handler):
+                raise ConfigError(
+                    f"transactional: wanted a coroutine function, which awaits its connection, found {handler!r}"
+                )
+            self._registrations.append(Registration(handler, chosen))
+            return handler
+
+        return register
+
+    async def run(self, *, install_signal_handlers: bool = True) -> int:
+        """`Coordinator.run`: until SIGTERM, SIGINT or `stop`; a second signal ends it sooner. Cancelled, it ends at once."""
+        if not self._registrations:
+            raise ConfigError(_NOTHING_SUBSCRIBED)
+        self._stop.clear()
+        runtime = AsyncRuntime(self.dsn, self.schema, self.settings, self.client_id)
+        workers = AsyncWorkers(runtime, self._registrations, self.codec.decode)
+        with _loop_signals() if install_signal_handlers else _nothing() as signals:
+            await workers.start()
+            try:
+                while not (self._stop.is_set() or signals) and runtime.failure is None:  # noqa: ASYNC110 - set by any thread
+                    await asyncio.sleep(_LOOK_S)
+                clean = await workers.stop(at_once=lambda: len(signals) > 1)
+            except asyncio.CancelledError:
+                await uninterrupted(workers.stop(at_once=lambda: True))
+                raise
+        if workers.left_count:
+            log.warning("handlers.left", extra={"count": workers.left_count})
+        runtime.check()
+        return 0 if clean else 1
+
+    def stop(self) -> None:
+        """Make `run` return; from any thread, task or handler."""
+        self._stop.set()
+
+    # ---- groups
+
+    async def groups(self) -> list[GroupInfo]:
+        """`Coordinator.groups`."""
+        return await self._execute(admin.list_groups())
+
+    async def group_offsets(self, group: str) -> list[GroupOffset]:
+        """`Coordinator.group_offsets`."""
+        found = await self._execute(admin.group_offsets(group))
+        if not found and all(known.name != group for known in await self.groups()):
+            raise NotFoundError(f"there is no group {group!r}")
+        return found
+
+    async def group_members(self, group: str | None = None) -> list[GroupMember]:
+        """`Coordinator.group_members`."""
+        return await self._execute(admin.group_members(group))
+
+    # ---- life
 
     def dead_letters(self, group: str) -> AsyncDeadLetters:
         """`Coordinator.dead_letters`."""
@@ -456,6 +548,15 @@ class _Peeked:
         return False
 
 
+def _consumer_options(topics: tuple[str, ...], group: str, start: Start, options: Mapping[str, Any]) -> Options:
+    for name in ("concurrency", "batch_size", "transactional", "max_processing_s"):
+        if name in options:
+            raise ConfigError(
+                f"{name} is for @subscribe; a consumer is one thread's or task's, and takes what it asks for"
+            )
+    return _options(topics, group, start, options)
+
+
 def _options(topics: tuple[str, ...], group: str, start: Start, options: Mapping[str, Any]) -> Options:
     try:
         return Options(topics, group, start, **options)
@@ -484,9 +585,28 @@ def _collected() -> Iterator[list[int]]:
     def on_signal(number: int, _frame: FrameType | None) -> None:
         received.append(number)
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, on_signal) for number in _SIGNALS}
     try:
         yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _loop_signals() -> Iterator[list[int]]:
+    """`_signals` for asyncio: the loop collects them, which wakes it."""
+    received: list[int] = []
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    # Refused outside of the main thread, where signals never arrive, and on Windows, where the loop has no handlers.
+    with suppress(NotImplementedError, RuntimeError, ValueError):
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, received.append, number)
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            # asyncio.run has one of its own for SIGINT; None: it was not installed from Python.
+            if loop.remove_signal_handler(number) and handler is not None:
+                signal.signal(number, handler)

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from coordinator.consumer.handlers import Decode, Registration, decoded, keep_alive
-from coordinator.consumer.options import Options, failure_of, results_of
+from coordinator.consumer.handlers import Decode, Outcomes, Registration, check_acked, decoded, keep_alive
+from coordinator.consumer.options import Options
 from coordinator.consumer.runtime import Runtime
-from coordinator.consumer.telling import place_of, tell_refused
+from coordinator.consumer.telling import tell_refused
 from coordinator.core.subscription import Subscription
 from coordinator.errors import ConfigError, FencedError, UnavailableError
 from coordinator.model import Message
-from coordinator.observe import events
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -191,6 +190,7 @@ class Workers:
         self._runtime = runtime
         self._registrations = registrations
         self._settling = Settling(runtime, decode)
+        self._outcomes = Outcomes(runtime)
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self.left_count = 0
@@ -243,13 +243,12 @@ class Workers:
             try:
                 returned = self._call(registration, batch)
             except (FencedError, UnavailableError) as error:
-                self._not_charged(batch, error)
+                self._outcomes.not_charged(batch, error)
             except BaseException as error:  # noqa: BLE001 - sys.exit() in a handler must not end its worker unnoticed
-                for message in batch:
-                    self._failed(message, error)
+                self._outcomes.failed(batch, error)
             else:
                 if not options.transactional:
-                    self._settle(batch, returned, options)
+                    self._outcomes.done(batch, returned, options)
 
     def _call(self, registration: Registration, batch: list[Message]) -> object:
         options = registration.options
@@ -258,36 +257,5 @@ class Workers:
             return registration.handler(argument)
         with self._runtime.transaction(batch) as connection:
             registration.handler(argument, connection)
+        check_acked(batch)
         return None
-
-    def _settle(self, batch: Sequence[Message], returned: object, options: Options) -> None:
-        if options.batch_size == 1:
-            self._ack(batch[0])
-            return
-        for message, error in results_of(batch, returned):
-            if error is None:
-                self._ack(message)
-            else:
-                self._failed(message, error)
-
-    def _failed(self, message: Message, error: BaseException) -> None:
-        log.warning(events.HANDLER_FAILED, extra=place_of(message), exc_info=error)
-        try:
-            self._runtime.fail(message, error, failure_of(error))
-        except FencedError as fenced:
-            tell_refused(message, fenced)
-
-    def _not_charged(self, batch: Sequence[Message], error: Exception) -> None:
-        """The claim is another's, another run was first, or there is no database: no failure of the handler."""
-        for message in batch:
-            tell_refused(message, error)
-            try:
-                self._runtime.give_back(message)
-            except FencedError:
-                continue
-
-    def _ack(self, message: Message) -> None:
-        try:
-            message.ack()
-        except FencedError as error:
-            tell_refused(message, error)

@@ -1,15 +1,19 @@
 """What the workers of both shells do around a handler."""
 
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from coordinator.consumer.options import Options
+from coordinator.consumer.options import Options, failure_of, results_of
+from coordinator.consumer.telling import place_of, tell_refused
 from coordinator.core.loop import Engine
+from coordinator.core.retry import Failure
 from coordinator.core.subscription import Subscription
-from coordinator.errors import HandlerError
+from coordinator.errors import FencedError, HandlerError
 from coordinator.model import BYTES_CONTENT, Message
+from coordinator.observe import events
 
 log = logging.getLogger("coordinator")
 
@@ -54,3 +58,69 @@ def keep_alive(batch: Sequence[Message], until_s: float) -> None:
     for message in batch:
         if message.delivery is not None:
             message.delivery.extend_until_s = until_s
+
+
+class Answers(Protocol):
+    """What a runtime takes for its workers; the threads' and asyncio's have it."""
+
+    def fail(self, message: Message, error: BaseException | None, failure: Failure) -> None: ...
+
+    def give_back(self, message: Message) -> None: ...
+
+
+class Outcomes:
+    """Tells the runtime what became of handlers' work; a claim that is lost meanwhile is no error to anybody."""
+
+    def __init__(self, runtime: Answers) -> None:
+        self._runtime = runtime
+
+    def done(self, batch: Sequence[Message], returned: object, options: Options) -> None:
+        """Settle what a handler has returned from, each message of a batch as its result says."""
+        results = results_of(batch, returned) if options.batch_size > 1 else [(batch[0], None)]
+        for message, error in results:
+            if error is None:
+                self.ack(message)
+            else:
+                self.failed([message], error)
+
+    def failed(self, batch: Sequence[Message], error: BaseException) -> None:
+        """A handler has raised."""
+        for message in batch:
+            log.warning(events.HANDLER_FAILED, extra=place_of(message), exc_info=error)
+            try:
+                self._runtime.fail(message, error, failure_of(error))
+            except FencedError as fenced:
+                tell_refused(message, fenced)
+
+    def not_charged(self, batch: Sequence[Message], error: Exception) -> None:
+        """The claim is another's, another run was first, or there is no database: no failure of the handler."""
+        for message in batch:
+            tell_refused(message, error)
+            self._give_back(message)
+
+    def interrupted(self, batch: Sequence[Message]) -> None:
+        """A handler was cancelled: no failure of it."""
+        for message in batch:
+            log.warning(events.HANDLER_INTERRUPTED, extra=place_of(message))
+            self._give_back(message)
+
+    def ack(self, message: Message) -> None:
+        try:
+            message.ack()
+        except FencedError as error:
+            tell_refused(message, error)
+
+    def _give_back(self, message: Message) -> None:
+        with contextlib.suppress(FencedError):
+            self._runtime.give_back(message)
+
+
+def check_acked(batch: Sequence[Message]) -> None:
+    """Look at what a transactional handler has left.
+
+    Raises:
+        HandlerError: It has rolled its transaction back (psycopg.Rollback), and so its acks.
+    """
+    runs = [message.delivery for message in batch if message.delivery is not None]
+    if any(not delivery.answered and not delivery.owner.lost for delivery in runs):
+        raise HandlerError("the handler has rolled its transaction back, and the ack with it")

@@ -1,7 +1,8 @@
 """What the consumer shells log, with its fields, and the hooks for dead letters; the same for both shells."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from heapq import nsmallest
 
 from coordinator.consumer.options import Options
 from coordinator.core.deliveries import Verdict
@@ -71,6 +72,16 @@ def partition_fields(partition: Partition) -> dict[str, object]:
 
 def delivery_fields(delivery: Delivery) -> dict[str, object]:
     return {**partition_fields(delivery.owner), "offset": delivery.offset, "attempt": delivery.attempt}
+
+
+def places_of(running: Iterable[Delivery]) -> list[str]:
+    """Return the names of the deliveries that were handed over first, at most ten."""
+    oldest = nsmallest(10, running, key=lambda delivery: delivery.started_s)
+    return [
+        f"{source.topic}/{source.partition}@{delivery.offset} of {source.group}"
+        for delivery in oldest
+        for source in (delivery.owner.source,)
+    ]
 
 
 def place_of(message: Message) -> dict[str, object]:

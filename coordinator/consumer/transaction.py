@@ -64,7 +64,8 @@ def transaction(
                     raise UnavailableError("the connection was lost in the commit, which was rolled back") from error
         with runtime.changed:
             now_s = time.monotonic()
-            for delivery in runs:
+            # No xid: psycopg.Rollback was raised in the block, and its end was not reached.
+            for delivery in runs if xids else ():
                 runtime.engine.acked_in_transaction(delivery, now_s)
             runtime.changed.notify_all()
     finally:

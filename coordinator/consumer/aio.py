@@ -1,0 +1,384 @@
+"""The explicit consumer and the workers of subscriptions for asyncio, both on an AsyncRuntime."""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import contextvars
+import inspect
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from coordinator.consumer.aio_runtime import AsyncRuntime
+from coordinator.consumer.handlers import (
+    Decode,
+    Handler,
+    Outcomes,
+    Registration,
+    check_acked,
+    decoded,
+    keep_alive,
+)
+from coordinator.consumer.options import Options
+from coordinator.consumer.telling import tell_refused
+from coordinator.core.subscription import Subscription
+from coordinator.errors import ConfigError, FencedError, UnavailableError
+from coordinator.model import Message
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    import psycopg
+
+T = TypeVar("T")
+
+# How long a cancelled handler may take to clean up.
+_CLEAN_UP_S = 5.0
+_LOOK_S = 0.05
+
+
+class Done:
+    """Awaited, it does nothing; not awaited, nobody complains."""
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        yield from ()
+
+
+_DONE = Done()
+
+
+class AsyncSettling:
+    """What messages call: passes on to the runtime, and decodes.
+
+    It acts at once, also where the caller is a handler in a thread: then in the loop, while the thread waits.
+    """
+
+    def __init__(self, runtime: AsyncRuntime, decode: Decode) -> None:
+        self._runtime = runtime
+        self._decode = decode
+        self._thread_id = threading.get_ident()
+
+    def ack(self, message: Message, *, wait: bool) -> Awaitable[None]:
+        """Settle now; with `wait`, what is returned has to be awaited, and is over when that is durable."""
+        goal = self._in_loop(self._runtime.ack, message)
+        if not wait:
+            return _DONE
+        saving = self._runtime.saved([goal])
+        if threading.get_ident() == self._thread_id:
+            return saving
+        assert self._runtime.loop is not None
+        asyncio.run_coroutine_threadsafe(saving, self._runtime.loop).result()
+        return _DONE
+
+    def nack(self, message: Message, delay_s: float | None) -> None:
+        """See Message.nack."""
+        self._in_loop(self._runtime.nack, message, delay_s)
+
+    def reject(self, message: Message, reason: str) -> None:
+        """See Message.reject."""
+        self._in_loop(self._runtime.reject, message, reason)
+
+    def extend(self, message: Message, seconds: float) -> bool:
+        """See Message.extend."""
+        return self._in_loop(self._runtime.extend, message, seconds)
+
+    def transaction(
+        self, message: Message, connection: Any
+    ) -> "AbstractAsyncContextManager[psycopg.AsyncConnection[Any]]":
+        """See Message.transaction."""
+        return self._runtime.transaction([message], connection)
+
+    def decode(self, message: Message) -> Any:
+        """Decode a payload; bytes stay bytes."""
+        return decoded(message, self._decode)
+
+    def _in_loop(self, function: Callable[..., T], *arguments: Any) -> T:
+        if threading.get_ident() == self._thread_id:
+            return function(*arguments)
+        answer: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def call() -> None:
+            try:
+                answer.set_result(function(*arguments))
+            except BaseException as error:  # noqa: BLE001 - it is the thread's
+                answer.set_exception(error)
+
+        assert self._runtime.loop is not None
+        self._runtime.loop.call_soon_threadsafe(call)
+        return answer.result()
+
+
+class AsyncConsumer:
+    """`Consumer` for asyncio: for one task. Use it as `async with`, and `async for` over it."""
+
+    def __init__(self, runtime: AsyncRuntime, options: Options, decode: Decode, *, auto_ack: bool) -> None:
+        self._runtime = runtime
+        self._options = options
+        self._decode = decode
+        self._auto_ack = auto_ack
+        self._pending: list[Message] = []
+        self._subscriptions: list[Subscription] = []
+        self._starting = asyncio.Lock()
+        self._started = False
+        self._closed = False
+
+    @property
+    def member_id(self) -> str:
+        """The id under which this consumer is a member now; a new one after it was fenced."""
+        return str(self._runtime.id)
+
+    async def start(self) -> Self:
+        """Join the group; done by `async with`, by iterating and by `poll`.
+
+        Raises:
+            NotFoundError: No such topic.
+            UnavailableError: No server.
+        """
+        async with self._starting:
+            if not self._started:
+                await self._runtime.start([self._options], AsyncSettling(self._runtime, self._decode))
+                self._subscriptions = list(self._runtime.engine.subscriptions.values())
+                self._started = True
+        return self
+
+    async def poll(self, max_messages: int = 1, timeout_s: float | None = None) -> list[Message]:
+        """Wait for messages and return up to `max_messages`; empty after the timeout, or once closed.
+
+        With automatic acks, what the call before returned is settled by this one. Cancelled, it has taken nothing.
+        """
+        if max_messages < 1:
+            raise ConfigError(f"max_messages: wanted 1 or more, found {max_messages!r}")
+        if self._closed:
+            return []
+        if not self._started:
+            await self.start()
+        if self._auto_ack:
+            self._ack_pending()
+        taken = await self._runtime.take(self._subscriptions, max_messages, timeout_s)
+        if self._auto_ack:
+            self._pending = taken
+        return taken
+
+    def __aiter__(self) -> Self:
+        """Yield messages for ever, until `close` is called (by another task, or in the loop)."""
+        return self
+
+    async def __anext__(self) -> Message:
+        while not self._closed:
+            taken = await self.poll(1)
+            if taken:
+                return taken[0]
+        raise StopAsyncIteration
+
+    async def batches(self, max_messages: int = 500, timeout_s: float | None = None) -> AsyncIterator[list[Message]]:
+        """Yield lists of up to `max_messages`; after `timeout_s` without any, an empty one.
+
+        A message that has failed before comes in a list of its own.
+        """
+        while not self._closed:
+            batch = await self.poll(max_messages, timeout_s)
+            if batch or timeout_s is not None:
+                yield batch
+
+    def transaction(
+        self, messages: Sequence[Message], connection: object = None
+    ) -> "AbstractAsyncContextManager[psycopg.AsyncConnection[Any]]":
+        """`Message.transaction` for a batch: its effects and all its acks, or nothing."""
+        return self._runtime.transaction(messages, connection)
+
+    def pause(self) -> None:
+        """Hand nothing over until `resume`; the claims are kept."""
+        self._runtime.engine.pause(self._subscriptions, paused=True)
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._runtime.engine.pause(self._subscriptions, paused=False)
+        self._runtime.ready.ring()
+
+    def blocked_keys(self) -> list[tuple[str, int, str, int]]:
+        """Keys that a parked message blocks: topic, partition, key, and how many messages wait."""
+        return [
+            (partition.source.topic, partition.source.partition, key, count)
+            for partition in self._runtime.engine.partitions.values()
+            for key, count in partition.lanes.blocked()
+        ]
+
+    async def commit(self) -> None:
+        """Return when everything settled so far is durable.
+
+        Raises:
+            StaleEpochError: Some of it belongs to claims that were lost meanwhile.
+            UnavailableError: Not within commit_timeout_s.
+        """
+        if self._started:
+            await self._runtime.commit()
+
+    async def at_end(self, timeout_s: float = 5.0) -> bool:
+        """Tell whether this member has read and settled everything that there is right now in what it owns."""
+        await self.start()
+        if self._auto_ack:
+            self._ack_pending()
+        return await self._runtime.wait_idle(timeout_s)
+
+    async def close(self) -> None:
+        """Write what is settled, give back the rest at once, leave the group. Harmless when repeated.
+
+        Cancelled, it closes the connections at once; the claims are then given back with the end of the lease.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if self._started:
+            await self._runtime.stop(self._runtime.settings.commit_timeout_s)
+
+    def _ack_pending(self) -> None:
+        pending, self._pending = self._pending, []
+        for message in pending:
+            try:
+                message.ack()
+            except FencedError as error:
+                tell_refused(message, error)
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        # What the body was working on when it raised is not done.
+        if kind is None and self._auto_ack and not self._closed:
+            self._ack_pending()
+        await self.close()
+
+
+class AsyncWorkers:
+    """Runs the handlers of subscriptions, each in as many tasks as it asks for, on one runtime."""
+
+    def __init__(self, runtime: AsyncRuntime, registrations: Sequence[Registration], decode: Decode) -> None:
+        self._runtime = runtime
+        self._registrations = registrations
+        self._decode = decode
+        self._outcomes = Outcomes(runtime)
+        self._stopping = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.left_count = 0
+
+    async def start(self) -> None:
+        """Join all groups, then start the handlers' tasks; raises as AsyncConsumer.start."""
+        settling = AsyncSettling(self._runtime, self._decode)
+        await self._runtime.start([registration.options for registration in self._registrations], settling)
+        for registration in self._registrations:
+            mine = registration.subscriptions(self._runtime.engine)
+            for number in range(registration.options.concurrency):
+                name = f"coordinator-handler-{registration.options.group}-{number}"
+                self._tasks.add(asyncio.create_task(self._guarded(registration, mine), name=name))
+
+    async def stop(self, *, at_once: Callable[[], bool] = lambda: False) -> bool:
+        """Let running handlers finish within the drain timeout, cancel the others; write, release, leave.
+
+        Args:
+            at_once: Asked again and again; True ends the waiting.
+
+        Returns:
+            False if a handler had to be cancelled, or not everything could be released; what it had is given back, and it
+            is not charged.
+        """
+        self._stopping = True
+        deadline_s = time.monotonic() + self._runtime.settings.drain_timeout_s
+        self._runtime.engine.drain()
+        self._runtime.ready.ring()
+        running = {task for task in self._tasks if not task.done()}
+        while running and time.monotonic() < deadline_s and not at_once():
+            _, running = await asyncio.wait(running, timeout=_LOOK_S)
+        self.left_count = len(running)
+        if running:
+            for task in running:
+                task.cancel()
+            await asyncio.wait(running, timeout=_CLEAN_UP_S)
+        released = await self._runtime.stop(self._runtime.settings.commit_timeout_s)
+        return released and not self.left_count
+
+    async def _guarded(self, registration: Registration, subscriptions: Sequence[Subscription]) -> None:
+        """The coordinator's own failure ends `run`; nobody waits for this task's."""
+        try:
+            await self._work(registration, subscriptions)
+        except Exception as error:  # noqa: BLE001 - raised by `run`
+            self._runtime.failure = self._runtime.failure or error
+
+    async def _work(self, registration: Registration, subscriptions: Sequence[Subscription]) -> None:
+        options = registration.options
+        while not self._stopping and self._runtime.failure is None:
+            batch = await self._runtime.take(subscriptions, options.batch_size, 1.0)
+            if not batch:
+                continue
+            keep_alive(batch, time.monotonic() + options.max_processing_s)
+            try:
+                returned = await self._call(registration, batch)
+            except asyncio.CancelledError:
+                self._outcomes.interrupted(batch)
+                if _cancelled():
+                    raise
+            except (FencedError, UnavailableError) as error:
+                self._outcomes.not_charged(batch, error)
+            except BaseException as error:  # noqa: BLE001 - sys.exit() in a handler must not end its worker unnoticed
+                self._outcomes.failed(batch, error)
+            else:
+                if not options.transactional:
+                    self._outcomes.done(batch, returned, options)
+
+    async def _call(self, registration: Registration, batch: list[Message]) -> object:
+        options = registration.options
+        argument: object = batch if options.batch_size > 1 else batch[0]
+        if not is_async(registration.handler):
+            returned = await in_thread(registration.handler, argument)
+            return await returned if inspect.isawaitable(returned) else returned
+        if not options.transactional:
+            return await registration.handler(argument)  # type: ignore[misc] # is_async tells that it is awaitable
+        async with self._runtime.transaction(batch) as connection:
+            await registration.handler(argument, connection)  # type: ignore[misc] # as above
+        check_acked(batch)
+        return None
+
+
+def is_async(handler: Handler) -> bool:
+    """Tell a coroutine function, or an object that is called like one, from one that would block the loop."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
+
+
+async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
+    """Run a handler that blocks in a thread of its own.
+
+    Not asyncio.to_thread: its few threads would bound the concurrency, and the interpreter waits for them at its end, so that a
+    handler that never returns would keep the process.
+    """
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[T] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def work() -> None:
+        try:
+            returned = context.run(function, *arguments)
+        except BaseException as error:  # noqa: BLE001 - it is the handler's
+            told = RuntimeError(f"the handler raised {error!r}") if isinstance(error, StopIteration) else error
+            tell = (result.set_exception, told)
+        else:
+            tell = (result.set_result, returned)  # type: ignore[assignment]
+        # An error: the loop is closed, and nobody waits.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(_unless_done, result, *tell)
+
+    threading.Thread(target=work, name="coordinator-handler", daemon=True).start()
+    return await result
+
+
+def _unless_done(result: asyncio.Future[Any], tell: Callable[[Any], None], value: object) -> None:
+    if not result.done():
+        tell(value)
+
+
+def _cancelled() -> bool:
+    """Tell whether the current task is meant, and not something that its handler waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

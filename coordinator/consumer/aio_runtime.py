@@ -1,0 +1,613 @@
+"""The consumer shell in asyncio: one coordinator, its work task, its control task.
+
+The twin of `runtime`: the same engine, the same two connections, the same order of things. All of it runs in one event loop, and
+between two awaits nothing else does, so the engine needs no lock. Two things are harder than with threads: whatever
+blocks the loop stops the heartbeats, too; and everything may be cancelled anywhere.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
+from uuid import UUID, uuid4
+
+import psycopg
+
+from coordinator.consumer.aio_transaction import transaction
+from coordinator.consumer.bell import Bell, Latch
+from coordinator.consumer.membership import enter, entering, group_ids, looking, move, moves
+from coordinator.consumer.options import Options, limits_of
+from coordinator.consumer.pacing import LONGEST_WAIT_S, OUTAGE_PAUSE_S, RELEASE_PATIENCE_S, jittered_s, pause_s
+from coordinator.consumer.requests import exchange_call, on_answer, release_statement, resolve_statement
+from coordinator.consumer.saving import Goals, all_unsaved, check_lost, not_in_time, reached, read_to_end
+from coordinator.consumer.telling import (
+    partition_fields,
+    places_of,
+    tell_changes,
+    tell_late,
+    tell_verdict,
+)
+from coordinator.core.loop import Engine, Exchange, Resolve, Subscription, Wait
+from coordinator.core.partition import Partition
+from coordinator.core.retry import MAX_ERROR_CHARS, Failure, clean
+from coordinator.db import exchange as wire
+from coordinator.db.connect import AsyncPool, aconnect, listen_statement
+from coordinator.db.drive import adrive, afollow
+from coordinator.db.schema import protocol_checked
+from coordinator.db.translate import translated
+from coordinator.db.watchdog import AsyncWatchdog
+from coordinator.errors import CoordinatorError, MemberDeadError, Reject, UnavailableError
+from coordinator.model import Claim, Message, Settler
+from coordinator.observe import events
+from coordinator.protocol import groups
+from coordinator.protocol.placeholder import render
+from coordinator.protocol.statement import Flow, Statement
+from coordinator.settings import Settings
+
+log = logging.getLogger("coordinator")
+
+T = TypeVar("T")
+
+# After so long without a pause, a task that takes messages lets the others have a turn.
+_TURN_S = 0.002
+# How late the loop may be before that is told; at most half a visibility timeout.
+_BLOCKED_S = 1.0
+_END_S = 1.0
+
+
+class AsyncRuntime:
+    """One coordinator in an event loop.
+
+    `ready` is rung when messages may have become ready, `changed` when anything else may have.
+    """
+
+    def __init__(self, dsn: str, schema: str, settings: Settings, client_id: str) -> None:
+        self.dsn = dsn
+        self.schema = schema
+        self.settings = settings
+        self.client_id = client_id
+        self.id: UUID = uuid4()
+        self.failure: BaseException | None = None
+        self.assigned = False
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._wake = Latch()
+        self.engine = Engine(limits_of(settings), self._wake.set, random.random)
+        self.ready = Bell()
+        self.changed = Bell()
+        self._options: list[Options] = []
+        self._settler: Settler | None = None
+        self._joined = False
+        self._alive_after_all: UUID | None = None
+        self._claiming = False
+        self._channels: set[str] = set()
+        self._stopping = Latch()
+        self._stir = Latch()
+        self._nudged = False
+        self._first_connection: psycopg.AsyncConnection[Any] | None = None
+        self._watchdog = AsyncWatchdog(settings.round_trip_timeout_s)
+        self._handlers_pool: AsyncPool | None = None
+        self._work: asyncio.Task[None] | None = None
+        self._control: asyncio.Task[None] | None = None
+        self._hooks: set[asyncio.Future[object]] = set()
+        self._lag = Lag(min(_BLOCKED_S, settings.visibility_timeout_s / 2), self._tell_blocked)
+        self._turn_until_s = 0.0
+        self._turning = False
+
+    # ---- life
+
+    async def start(self, options: Iterable[Options], settler: Settler) -> None:
+        """Register and join in the caller's task, so that what is wrong is raised here; then start the loops.
+
+        Args:
+            options: One per subscription.
+            settler: Gets what handlers say of their deliveries.
+        """
+        self._options = list(options)
+        self._settler = settler
+        self.id = uuid4()
+        self.loop = asyncio.get_running_loop()
+        connection = await self._connect("control")
+        try:
+            with self._watchdog.watch(connection):
+                await adrive(protocol_checked(self.schema), connection, self.schema)
+            try:
+                await self._join(connection)
+            except BaseException:
+                # Nobody must wait a lease for a member that never came; cancelled, too.
+                with contextlib.suppress(CoordinatorError, psycopg.Error):
+                    await self._run(connection, groups.leave(self.id))
+                raise
+        except BaseException:
+            await connection.close()
+            raise
+        self._first_connection = connection
+        self._lag.start()
+        self._control = asyncio.create_task(self._guard(self._control_loop()), name="coordinator-control")
+        self._work = asyncio.create_task(self._guard(self._work_loop()), name="coordinator-work")
+
+    async def stop(self, timeout_s: float) -> bool:
+        """Write what is settled, release, leave; True if everything was released in time. Nothing may start any more.
+
+        Without a database there is only the lease that gives the claims back: then it is waited for unsaved acks alone.
+        Cancelled, it leaves at once and closes all connections.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        try:
+            released = await self._release(deadline_s, min(timeout_s, RELEASE_PATIENCE_S))
+            self._stopping.set()
+            self._wake.set()
+            self._nudge()
+            await self._end(max(deadline_s - time.monotonic(), _END_S))
+        finally:
+            self._stopping.set()
+            self._lag.stop()
+            self._notify_all()
+            self._watchdog.cut()
+            for task in self._tasks():
+                task.cancel()
+            if self._handlers_pool is not None:
+                await self._handlers_pool.close()
+        return released
+
+    async def _release(self, deadline_s: float, patience_s: float) -> bool:
+        patience_until_s = time.monotonic() + patience_s
+        self.engine.abandon(self.engine.subscriptions.values())
+        self.engine.drain()
+        self.engine.flush()
+        self._notify_all()
+        while (self.engine.partitions or self._claiming) and self.failure is None and self._tasks():
+            now_s = time.monotonic()
+            unsaved = any(partition.holds_unsaved for partition in self.engine.partitions.values())
+            if now_s >= deadline_s or (now_s >= patience_until_s and not unsaved):
+                break
+            await self.changed.wait(min(0.5, deadline_s - now_s))
+        return not self.engine.partitions
+
+    async def _end(self, patience_s: float) -> None:
+        """Wait for both loops; who does not come waits for a server that does not answer."""
+        for limit_s, push in ((patience_s, self._watchdog.cut), (_END_S, self._cancel), (_END_S, self._cancel)):
+            tasks = self._tasks()
+            if not tasks:
+                return
+            _, pending = await asyncio.wait(tasks, timeout=limit_s)
+            if pending:
+                push()
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        return [task for task in (self._work, self._control) if task is not None and not task.done()]
+
+    def _cancel(self) -> None:
+        for task in self._tasks():
+            task.cancel()
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping.is_set
+
+    def check(self) -> None:
+        """Raise what ended a loop: a process whose loop is dead must not look alive."""
+        if self.failure is not None:
+            raise CoordinatorError(f"a background loop of the coordinator ended: {self.failure!r}") from self.failure
+
+    # ---- what handlers' tasks call
+
+    async def take(
+        self, subscriptions: Sequence[Subscription], max_count: int, timeout_s: float | None
+    ) -> list[Message]:
+        """Wait until messages may start, and hand them over; empty after the timeout, or when the coordinator stops.
+
+        Nothing is awaited once messages were taken: a cancelled call has taken none.
+        """
+        await self._turn()
+        taken = self.engine.take(subscriptions, max_count, time.monotonic())
+        if taken:
+            return taken
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._stopping.is_set and not self.engine.draining:
+            self.check()
+            left_s = 1.0 if deadline_s is None else deadline_s - time.monotonic()
+            if left_s <= 0:
+                break
+            await self.ready.wait(min(left_s, 1.0))
+            taken = self.engine.take(subscriptions, max_count, time.monotonic())
+            if taken:
+                break
+        return taken
+
+    def ack(self, message: Message) -> tuple[Partition, int]:
+        """Settle; returns the goal that `saved` waits for."""
+        assert message.delivery is not None
+        partition = self.engine.ack(message.delivery, time.monotonic())
+        if partition.queued:
+            self._one_ready()
+        return partition, partition.settled_count
+
+    async def saved(self, goals: Goals, lost_before: Sequence[Partition] = ()) -> None:
+        """Return when the goals are durable; raises as `commit`."""
+        deadline_s = time.monotonic() + self.settings.commit_timeout_s
+        self.engine.flush()
+        while not reached(goals):
+            self.check()
+            if time.monotonic() >= deadline_s:
+                raise not_in_time(self.settings.commit_timeout_s)
+            self.engine.flush()
+            await self.changed.wait(0.5)
+        check_lost(self.engine, goals, lost_before)
+
+    def nack(self, message: Message, delay_s: float | None) -> None:
+        """Give back as failed; see Message.nack."""
+        self.fail(message, None, Failure("nack"), delay_s=delay_s)
+
+    def reject(self, message: Message, reason: str) -> None:
+        """Make it a dead letter; see Message.reject."""
+        self.fail(message, Reject(clean(reason, MAX_ERROR_CHARS)), Failure(clean(reason, MAX_ERROR_CHARS)))
+
+    def fail(
+        self, message: Message, error: BaseException | None, failure: Failure, *, delay_s: float | None = None
+    ) -> None:
+        """Take the failure of a delivery; ignored when it is not live any more."""
+        assert message.delivery is not None
+        jitter = random.random()  # noqa: S311
+        verdict = self.engine.fail(message.delivery, error, failure, time.monotonic(), jitter, delay_s=delay_s)
+        self._one_ready()
+        tell_verdict(message, verdict)
+
+    def give_back(self, message: Message) -> None:
+        """Take a delivery back without a charge."""
+        assert message.delivery is not None
+        self.engine.give_back(message.delivery, time.monotonic(), OUTAGE_PAUSE_S)
+
+    def extend(self, message: Message, seconds: float) -> bool:
+        """Move the deadline; see Message.extend."""
+        assert message.delivery is not None
+        now_s = time.monotonic()
+        return self.engine.extend(message.delivery, now_s + seconds, now_s)
+
+    def transaction(
+        self, messages: Sequence[Message], connection: object = None
+    ) -> "contextlib.AbstractAsyncContextManager[psycopg.AsyncConnection[Any]]":
+        """A transaction in which messages are acked at the end; see Message.transaction."""
+        return transaction(self, messages, connection)
+
+    def handlers_pool(self) -> AsyncPool:
+        """Connections for handlers' transactions; nothing of ours limits them but their number."""
+        if self._handlers_pool is None:
+            wanted = sum(options.concurrency for options in self._options if options.transactional)
+            self._handlers_pool = AsyncPool(
+                self.dsn,
+                self.schema,
+                max(wanted, self.settings.pool_size),
+                self.settings.pool_timeout_s,
+                self.settings.connect_timeout_s,
+                f"coordinator handlers {self.client_id}"[:63],
+                prepare=self.settings.prepare,
+            )
+        return self._handlers_pool
+
+    async def commit(self) -> None:
+        """Return when everything settled so far is durable.
+
+        Raises:
+            StaleEpochError: Some of it belongs to claims that were lost, now or since the last commit; the rest was waited for.
+            UnavailableError: Not in time.
+        """
+        await self.saved(*all_unsaved(self.engine))
+
+    async def wait_idle(self, timeout_s: float) -> bool:
+        """Tell whether everything there is right now was read and settled; looks at the database once to say yes."""
+        deadline_s = time.monotonic() + timeout_s
+        seen = self.engine.exchange_count
+        self.engine.expect(time.monotonic())
+        while time.monotonic() < deadline_s:
+            self.check()
+            answer = read_to_end(self.engine, seen, assigned=self.assigned)
+            if answer is not None:
+                return answer
+            if self.engine.exchange_count < seen + 2:
+                self.engine.expect(time.monotonic())
+            await self.changed.wait(0.02)
+        return False
+
+    async def _turn(self) -> None:
+        """Let the other tasks have a turn from time to time.
+
+        A loop over messages that are all in memory awaits nothing that is not there: without this the exchange that writes
+        its acks and fetches more, and the heartbeat, would wait until the memory is empty.
+        """
+        if time.monotonic() < self._turn_until_s:
+            return
+        if not self._turning and self.loop is not None:
+            self._turning = True
+            self.loop.call_soon(self._next_turn)
+        await asyncio.sleep(0)
+
+    def _next_turn(self) -> None:
+        self._turning = False
+        self._turn_until_s = time.monotonic() + _TURN_S
+
+    # ---- the work task
+
+    async def _work_loop(self) -> None:
+        connection: psycopg.AsyncConnection[Any] | None = None
+        failures = 0
+        try:
+            while not self._stopping.is_set:
+                self._wake.clear()
+                command = self.engine.next_command(time.monotonic())
+                if any(subscription.runnable for subscription in self.engine.subscriptions.values()):
+                    self._notify_all()
+                self._tell_late()
+                if isinstance(command, Wait):
+                    await self._wake.wait(min(max(command.until_s - time.monotonic(), 0.0), LONGEST_WAIT_S))
+                    continue
+                try:
+                    if connection is None:
+                        connection = await self._connect("work")
+                    await self._carry_out(connection, command)
+                    if failures:
+                        log.info(events.CONNECTION_RESTORED, extra={"failures": failures})
+                    failures = 0
+                except (UnavailableError, psycopg.Error) as error:
+                    failures += 1
+                    log.warning(events.EXCHANGE_FAILED, extra={"error": str(error), "failures": failures})
+                    if isinstance(command, Exchange):
+                        self.engine.on_failed(command)
+                    if connection is not None and (connection.closed or isinstance(error, UnavailableError)):
+                        await connection.close()
+                        connection = None
+                        self.engine.on_reconnected()
+                    await self._stopping.wait(pause_s(failures))
+        finally:
+            if connection is not None:
+                await connection.close()
+
+    async def _carry_out(self, connection: psycopg.AsyncConnection[Any], command: Exchange | Resolve) -> None:
+        if isinstance(command, Exchange):
+            with self._watchdog.watch(connection):
+                answer = await wire.arun(connection, self.schema, exchange_call(self.id, command))
+            changes = on_answer(self.engine, command, answer, time.monotonic())
+        else:
+            answers = await self._run(connection, resolve_statement(self.id, command))
+            changes = self.engine.on_resolved(command, answers, time.monotonic())
+        self._notify_all()
+        for returned in tell_changes(changes, self._options):
+            if isinstance(returned, Awaitable):
+                self._hook(returned)
+        if changes.lost or changes.released:
+            self._nudge()
+
+    def _hook(self, returned: Awaitable[object]) -> None:
+        """Let a hook that is a coroutine run beside; the reference keeps it from being collected."""
+        task = asyncio.ensure_future(returned)
+        self._hooks.add(task)
+        task.add_done_callback(self._hooked)
+
+    def _hooked(self, task: asyncio.Future[object]) -> None:
+        self._hooks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error(events.HOOK_FAILED, exc_info=task.exception())
+
+    def _tell_late(self) -> None:
+        slow, self.engine.slow = self.engine.slow, []
+        late, self.engine.taken_back = self.engine.taken_back, []
+        tell_late(slow, late, time.monotonic())
+
+    def _tell_blocked(self, blocked_s: float) -> None:
+        """Log that something held the loop; whose deliveries were under way says who it may have been."""
+        running = [
+            delivery for partition in self.engine.partitions.values() for delivery in partition.in_flight.values()
+        ]
+        log.warning(
+            events.HANDLER_BLOCKED_LOOP,
+            extra={"blocked_s": blocked_s, "in_flight": len(running), "deliveries": places_of(running)},
+        )
+
+    # ---- the control task
+
+    async def _control_loop(self) -> None:
+        failures = 0
+        while not self._stopping.is_set:
+            try:
+                connection = self._first_connection or await self._connect("control")
+                self._first_connection = None
+                try:
+                    await self._control_session(connection)
+                finally:
+                    await connection.close()
+                failures = 0
+            except (UnavailableError, psycopg.Error) as error:
+                failures += 1
+                log.warning(events.CONNECTION_LOST, extra={"error": str(error), "failures": failures})
+                await self._stopping.wait(pause_s(failures))
+
+    async def _control_session(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        """Heartbeats, membership and wake-ups over one unbroken connection."""
+        observed_since_s = time.monotonic()
+        heartbeat_at_s = membership_at_s = 0.0
+        await self._listen(connection)
+        while not self._stopping.is_set:
+            now_s = time.monotonic()
+            try:
+                if not self._joined:
+                    await self._join(connection)
+                    heartbeat_at_s = membership_at_s = 0.0
+                if now_s >= heartbeat_at_s:
+                    await self._heartbeat(connection)
+                    heartbeat_at_s = now_s + jittered_s(self.settings.heartbeat_s)
+                if now_s >= membership_at_s:
+                    await self._reconcile(connection, now_s - observed_since_s)
+                    membership_at_s = now_s + jittered_s(self.settings.membership_poll_s)
+            except MemberDeadError:
+                self._start_over()
+                continue
+            if await self._notified(connection, min(heartbeat_at_s, membership_at_s)):
+                membership_at_s = 0.0
+        await self._leave(connection)
+
+    async def _notified(self, connection: psycopg.AsyncConnection[Any], until_s: float) -> bool:
+        """Wait for a wake-up; True if the membership should be looked at."""
+        # A notification may have been read along with an answer: then the socket stays silent.
+        channels = await self._channels_rung(connection)
+        if not channels:
+            await self._readable(connection, until_s)
+            channels = await self._channels_rung(connection)
+        look, self._nudged = self._nudged, False
+        groups_channel = render("coordinator.groups", self.schema)
+        if any(channel != groups_channel for channel in channels):
+            self.engine.expect(time.monotonic())
+        return look or groups_channel in channels
+
+    async def _channels_rung(self, connection: psycopg.AsyncConnection[Any]) -> list[str]:
+        with translated(connection):
+            return [notify.channel async for notify in connection.notifies(timeout=0)]
+
+    async def _readable(self, connection: psycopg.AsyncConnection[Any], until_s: float) -> None:
+        """Wait for bytes of the server, a nudge, or until then."""
+        with translated(connection):
+            place = connection.fileno()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(place, self._stir.set)
+        try:
+            await self._stir.wait(max(until_s - time.monotonic(), 0.0))
+        finally:
+            loop.remove_reader(place)
+        self._stir.clear()
+
+    async def _heartbeat(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        if self._work is None or self._work.done():
+            return
+        sent_s = time.monotonic()
+        await self._run(connection, groups.heartbeat(self.id))
+        self._on_lease(sent_s)
+
+    def _on_lease(self, sent_s: float) -> None:
+        self.engine.on_lease(sent_s + self.settings.lease_s - self.settings.self_fence_margin_s)
+        self._notify_all()
+
+    async def _reconcile(self, connection: psycopg.AsyncConnection[Any], observed_s: float) -> None:
+        """Compare what is held with what the plans say; plan where nobody has."""
+        states = await self._follow(connection, looking(self.id, group_ids(self.engine), observed_s))
+        self._claiming = not self.engine.draining
+        found = moves(states, self.id, set(self.engine.partitions))
+        claims: list[Claim] = []
+        try:
+            if found.wanted and self._claiming:
+                claims = await self._run(connection, groups.claim(self.id, found.wanted))
+        finally:
+            lost = move(self.engine, found, claims, time.monotonic())
+            self.assigned = found.complete(claims)
+            self._claiming = False
+            self._notify_all()
+        for partition in lost:
+            log.warning(events.PARTITION_LOST, extra=partition_fields(partition))
+
+    async def _join(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        """Register and join every group; harmless when it is repeated after it was cut off half-way."""
+        if self._alive_after_all is not None:
+            # It was declared dead and charged with a crash, and is alive.
+            await self._run(connection, groups.withdraw_charge(self._alive_after_all))
+            self._alive_after_all = None
+        assert self._settler is not None
+        sent_s = time.monotonic()
+        joined = await self._follow(connection, entering(self.id, self.client_id, self.settings.lease_s, self._options))
+        self._channels |= enter(self.engine, joined, self._settler)
+        self._joined = True
+        self._on_lease(sent_s)
+
+    def _start_over(self) -> None:
+        """This coordinator was declared dead: drop everything and come back as a new one."""
+        lost = self.engine.drop(list(self.engine.partitions))
+        old, self.id = self.id, uuid4()
+        self._joined = False
+        self._alive_after_all = old
+        self._notify_all()
+        log.warning(events.MEMBER_FENCED, extra={"member": str(old), "partitions": len(lost)})
+
+    async def _leave(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        # A claim that was under way when `stop` had lost patience: the work task has ended, and nobody else releases it.
+        left = list(self.engine.partitions.values())
+        if left:
+            await self._run(connection, release_statement(self.id, left))
+            self.engine.drop([partition.key for partition in left])
+            self._notify_all()
+        await self._run(connection, groups.leave(self.id))
+        log.info(events.MEMBER_LEFT, extra={"member": str(self.id)})
+
+    async def _listen(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        if not self.settings.listen:
+            return
+        with translated(connection), self._watchdog.watch(connection):
+            for channel in sorted({*self._channels, render("coordinator.groups", self.schema)}):
+                await connection.execute(listen_statement(channel))
+        # What was published before LISTEN took effect was not told.
+        self.engine.expect(time.monotonic())
+
+    # ---- shared
+
+    async def _run(self, connection: psycopg.AsyncConnection[Any], statement: Statement[T]) -> T:
+        with self._watchdog.watch(connection):
+            return await wire.arun_alone(connection, self.schema, statement)
+
+    async def _follow(self, connection: psycopg.AsyncConnection[Any], flow: Flow[T]) -> T:
+        return await afollow(flow, lambda statement: self._run(connection, statement))
+
+    async def _connect(self, purpose: str) -> psycopg.AsyncConnection[Any]:
+        return await aconnect(
+            self.dsn,
+            self.settings.connect_timeout_s,
+            f"coordinator {purpose} {self.client_id}"[:63],
+            prepare=self.settings.prepare,
+        )
+
+    def _nudge(self) -> None:
+        """Make the control task look at the membership now."""
+        self._nudged = True
+        self._stir.set()
+
+    def _one_ready(self) -> None:
+        """Something of one subscription may start: with several, the one that is woken may be another's."""
+        self.ready.ring(1 if len(self._options) == 1 else None)
+
+    def _notify_all(self) -> None:
+        self.ready.ring()
+        self.changed.ring()
+
+    async def _guard(self, loop: Coroutine[Any, Any, None]) -> None:
+        try:
+            await loop
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            log.exception(events.LOOP_FAILED)
+            self.failure = error
+        finally:
+            self._notify_all()
+
+
+class Lag:
+    """Notices afterwards that the event loop was blocked, and for how long."""
+
+    def __init__(self, limit_s: float, tell: Callable[[float], None]) -> None:
+        self._limit_s = limit_s
+        self._tell = tell
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_s = 0.0
+
+    def start(self) -> None:
+        pause_s = self._limit_s / 2
+        self._due_s = time.monotonic() + pause_s
+        self._timer = asyncio.get_running_loop().call_later(pause_s, self._tick)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tick(self) -> None:
+        late_s = time.monotonic() - self._due_s
+        if late_s >= self._limit_s:
+            self._tell(late_s)
+        self.start()

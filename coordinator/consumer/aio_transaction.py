@@ -1,0 +1,134 @@
+"""`transaction` for asyncio: acks in the handler's own transaction.
+
+A cancellation in the block rolls back. Once the acks are sent it is too late for that: then the end is waited for, what became of
+the transaction is told to the engine, and the cancellation goes on.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import pq
+
+from coordinator.consumer.requests import ack_statements, idle_limit
+from coordinator.db.connect import acallers
+from coordinator.db.drive import aexecute
+from coordinator.db.translate import translate
+from coordinator.db.uninterrupted import uninterrupted
+from coordinator.errors import ConfigError, UnavailableError
+from coordinator.model import Message
+from coordinator.protocol import deliveries
+
+if TYPE_CHECKING:
+    from coordinator.consumer.aio_runtime import AsyncRuntime
+
+_ASK_AGAIN_S = 0.05
+
+
+@contextlib.asynccontextmanager
+async def transaction(
+    runtime: "AsyncRuntime", messages: Sequence[Message], connection: object
+) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    """Yield a connection in a transaction; at the end of the block the messages are acked in it, and it is committed.
+
+    Raises:
+        StaleEpochError, AlreadySettledError: The ack was refused; everything was rolled back.
+        UnavailableError: The connection was lost, and the transaction is known to be rolled back.
+        ConfigError: The given connection is in a transaction already, whose end nobody here would see.
+    """
+    runs = [message.delivery for message in messages if message.delivery is not None]
+    for delivery in runs:
+        runtime.engine.begin_run(delivery)
+    try:
+        async with contextlib.AsyncExitStack() as stack:
+            own = (
+                await stack.enter_async_context(runtime.handlers_pool().lent())
+                if connection is None
+                else acallers(connection)
+            )
+            if own.info.transaction_status != pq.TransactionStatus.IDLE:
+                raise ConfigError(
+                    "the connection is in a transaction; wanted one that is idle, to begin and commit here"
+                )
+            block = psycopg.AsyncTransaction(own)
+            await _begin(block)
+            try:
+                limit = idle_limit(messages, runtime.settings.visibility_timeout_s, time.monotonic())
+                await aexecute(limit, own, runtime.schema)
+                yield own
+            except BaseException as error:
+                if await uninterrupted(_roll_back(block, error)):
+                    return
+                ours = translate(error, own) if isinstance(error, psycopg.Error) and own.closed else None
+                if ours is None:
+                    raise
+                raise ours from error
+            await uninterrupted(_commit(runtime, own, block, messages))
+    finally:
+        for delivery in runs:
+            runtime.engine.end_run(delivery)
+
+
+async def _begin(block: psycopg.AsyncTransaction) -> None:
+    """Begin as a whole or not at all: a caller's own connection must not stay in a transaction that nobody ends."""
+    try:
+        await uninterrupted(block.__aenter__())
+    except asyncio.CancelledError as error:
+        with contextlib.suppress(psycopg.Error):
+            await uninterrupted(_roll_back(block, error))
+        raise
+
+
+async def _roll_back(block: psycopg.AsyncTransaction, error: BaseException) -> bool:
+    """End the transaction; True if that is all that was meant: psycopg.Rollback was raised in the block."""
+    return bool(await block.__aexit__(type(error), error, error.__traceback__))
+
+
+async def _commit(
+    runtime: "AsyncRuntime",
+    own: psycopg.AsyncConnection[Any],
+    block: psycopg.AsyncTransaction,
+    messages: Sequence[Message],
+) -> None:
+    """Ack, commit and tell the engine, or find out what became of it."""
+    xids: list[str] = []
+    try:
+        xids.extend([await aexecute(ack, own, runtime.schema) for ack in ack_statements(runtime.id, messages)])
+    except BaseException as error:
+        await _roll_back(block, error)
+        raise
+    try:
+        await block.__aexit__(None, None, None)
+    except psycopg.Error as error:
+        if not own.closed:
+            raise
+        if not await _committed(runtime, xids[0]):
+            raise UnavailableError("the connection was lost in the commit, which was rolled back") from error
+    now_s = time.monotonic()
+    for message in messages:
+        if message.delivery is not None:
+            runtime.engine.acked_in_transaction(message.delivery, now_s)
+    runtime.ready.ring()
+
+
+async def _committed(runtime: "AsyncRuntime", xid: str) -> bool:
+    """Ask until the transaction is no longer in progress.
+
+    Raises:
+        UnavailableError: The coordinator has stopped before the server could be asked: unknown.
+    """
+    while True:
+        try:
+            async with runtime.handlers_pool().connection() as asking:
+                outcome = await aexecute(deliveries.transaction_outcome(xid), asking, runtime.schema)
+        except UnavailableError:
+            runtime.check()
+            if runtime.stopping:
+                raise
+            outcome = "in progress"
+        if outcome != "in progress":
+            return outcome == "committed"
+        await asyncio.sleep(_ASK_AGAIN_S)
