@@ -2,7 +2,6 @@
 
 import asyncio
 import importlib
-import importlib.util
 import inspect
 import logging
 import os
@@ -78,15 +77,16 @@ def loaded(target: str) -> "Coordinator | AsyncCoordinator":
     if os.getcwd() not in sys.path:  # noqa: PTH109 - sys.path holds texts
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
     found: Any = _imported(module_name)
+    module = found
     for index, name in enumerate(path.split(".")):
         if not hasattr(found, name):
             where = ":".join(filter(None, (module_name, ".".join(path.split(".")[:index]))))
-            raise ConfigError(f"{where} has no {name!r}, {_WANTED}", detail=_applications(found, module_name))
+            raise ConfigError(f"{where} has no {name!r}, {_WANTED}", detail=_applications(module))
         found = getattr(found, name)
     if not _is_application(found):
         raise ConfigError(
             f"{target} is a {type(found).__module__}.{type(found).__qualname__}, {_WANTED}",
-            detail=_applications(importlib.import_module(module_name), module_name),
+            detail=_applications(module),
         )
     application: Coordinator | AsyncCoordinator = found
     return application
@@ -115,11 +115,9 @@ def _broken(name: str, error: Exception) -> ConfigError:
     )
 
 
-def _applications(holder: Any, module_name: str) -> str:
-    names = (
-        [name for name, value in vars(holder).items() if _is_application(value)] if hasattr(holder, "__dict__") else []
-    )
-    return f"found in {module_name}: {', '.join(names) if names else 'no application'}"
+def _applications(module: Any) -> str:
+    names = [name for name, value in vars(module).items() if _is_application(value)]
+    return f"found in {module.__name__}: {', '.join(names) if names else 'no application'}"
 
 
 def _is_application(value: object) -> bool:

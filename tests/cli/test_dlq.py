@@ -180,7 +180,7 @@ def test_stats__two_causes__are_counted_by_first_line(on: Any, app: Coordinator)
     die(app, [4], error="refused")
     lines = on("dlq", "stats", "billing").lines
     assert lines[0].startswith("group billing: 4 dead letters of 100000 at most, 0 dropped; oldest 2")
-    assert [line.split()[:3] + [line.split()[-1]] for line in lines[2:]] == [
+    assert [[*line.split()[:3], line.split()[-1]] for line in lines[2:]] == [
         ["3", "orders", "rejected", "timeout"],
         ["1", "orders", "rejected", "refused"],
     ]
