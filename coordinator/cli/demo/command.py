@@ -47,8 +47,10 @@ def demo(ctx: click.Context, options: GlobalOptions, messages: int, processes: i
     """Show the main job on real input, and prove that nothing is lost.
 
     Publishes a week of real flights from several processes, partly in transactions with business rows and with some of
-    them rolled back, lets two groups of processes consume them, kills one process in the middle of its work, and
-    compares what the groups arrived at with what follows from the file. Exit code 1 if anything does not add up.
+    them rolled back, and lets two groups of processes consume them. One keeps sums in the transactions that carry its
+    acks, and makes dead letters of cancelled flights. One of its processes is killed in the middle of its work, and one
+    message kills every process that handles it, until it is a dead letter, too. Then some dead letters are replayed, and
+    what the groups arrived at is compared with what follows from the file. Exit code 1 if anything does not add up.
 
     Uses the schemas coordinator_demo and coordinator_demo_service, which are dropped and made again at every start.
     """
