@@ -208,7 +208,11 @@ class Deliveries:
         started = 0
         while started < max_count:
             if urgent:
-                row = urgent.popleft()
+                first = partition.first_urgent()
+                if first is None:
+                    break
+                row = first
+                urgent.remove(row)
             elif ready:
                 if stable is not None and ready[0][1] > stable:
                     break

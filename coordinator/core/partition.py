@@ -202,11 +202,21 @@ class Partition:
         if self.in_flight or self.failing:
             return False
         if self.urgent:
-            return True
+            return self.first_urgent() is not None
         if not self.ready or self.parked:
             return False
         stable = self.gaps.first
         return stable is None or self.ready[0][1] < stable
+
+    def first_urgent(self) -> Row | None:
+        """The row of `urgent` that is to start next; None while one before it waits in the table, where order forbids that.
+
+        A batch may have failed or been given back as a whole: in partition order it comes again in the order of offsets.
+        """
+        if not self.subscription.one_at_a_time:
+            return self.urgent[0]
+        row = min(self.urgent, key=_offset)
+        return None if any(offset < row[1] for offset in self.parked) else row
 
     def charge(self, row: Row) -> Facts | None:
         """What is known of a row: facts from the retries table, or the crash rows that cover it."""

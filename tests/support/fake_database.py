@@ -8,6 +8,7 @@ would wait.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -75,10 +76,15 @@ class Publisher:
 
 @dataclass
 class Log:
-    """One partition of a topic: V, visible rows, offsets that can't become rows any more, and who is publishing."""
+    """One partition of a topic: V, visible rows, offsets that can't become rows any more, and who is publishing.
+
+    shown: the tick at which a row became visible. by_key: the visible offsets of each key.
+    """
 
     high: int = -1
     rows: dict[int, str | None] = field(default_factory=dict)
+    shown: dict[int, int] = field(default_factory=dict)
+    by_key: dict[str | None, list[int]] = field(default_factory=lambda: defaultdict(list))
     burnt: set[int] = field(default_factory=set)
     publishers: list[Publisher] = field(default_factory=list)
 
@@ -191,6 +197,7 @@ class FakeDatabase:
         self.coordinators: dict[UUID, Coordinator] = {}
         self.locked: set[PartitionKey] = set()
         self.refused_count = 0
+        self.ticks = 0
         self.unstorable: set[tuple[PartitionKey, int]] = set()
         self._publisher_count = 0
 
@@ -212,10 +219,14 @@ class FakeDatabase:
     def end(self, publisher: Publisher, *, commit: bool) -> None:
         """Make the rows visible or burn the offsets, then let go of the locks."""
         publisher.open = False
+        self.ticks += 1
         for place, taken in publisher.taken.items():
             log = self.logs[place]
             if commit:
                 log.rows.update(taken)
+                for offset, key in taken:
+                    log.shown[offset] = self.ticks
+                    log.by_key[key].append(offset)
             else:
                 log.burnt.update(offset for offset, _ in taken)
             log.publishers.remove(publisher)

@@ -8,20 +8,20 @@ whatever becomes of the client; events of a frozen process wait for it to go on,
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from support.engine_driver import Request, commit, read
+from support.engine_driver import NACK, Request, commit
 from support.fake_database import FakeDatabase, LockedError
 from support.laws import Laws
 
 from coordinator.consumer.membership import moves, plan_of
 from coordinator.core.loop import Engine, Exchange, Limits, Resolve, Subscription, Wait
-from coordinator.errors import MemberDeadError, StaleEpochError
+from coordinator.core.retry import Exponential, RetryPolicy
+from coordinator.errors import AlreadySettledError, MemberDeadError, Reject, StaleEpochError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,13 +29,14 @@ if TYPE_CHECKING:
     from support.fake_database import Publisher
 
     from coordinator.core.loop import Changes
-    from coordinator.model import GroupState, Message
+    from coordinator.model import GroupState, Message, PartitionKey
 
 LEASE_S = 2.0
 SELF_FENCE_S = 0.4
 HEARTBEAT_S = 0.5
 POLL_S = 0.4
 VISIBILITY_S = 1.0
+POLICY = RetryPolicy(max_attempts=4, max_crashes=3, delays=Exponential(base_s=0.05, cap_s=0.5))
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,9 @@ class Faults:
     refused: a statement behind the commit fails, and the connection survives. lock: somebody locks a claim's row.
     freeze: a process stops as if by SIGSTOP. mute: its control loop is cut off, and its work loop goes on.
     kill, stop: a process ends, by force or by the book, and another comes. stuck, slow: handlers that never settle, or late.
+    nack, reject: handlers that fail. roll_back: a transactional handler's COMMIT fails. lost_commit: its answer gets lost.
+    replay: somebody gives all dead letters of a claim back. refuse: a dead letter can't be stored for a while. outage: what
+    a handler needs is not there, which is charged to nobody.
     """
 
     lost_before: float = 0.0
@@ -64,6 +68,12 @@ class Faults:
     extend: float = 0.0
     rollback: float = 0.0
     long_publisher: float = 0.0
+    reject: float = 0.0
+    roll_back: float = 0.0
+    lost_commit: float = 0.0
+    replay: float = 0.0
+    refuse: float = 0.0
+    outage: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -79,7 +89,14 @@ class Scenario:
     faults: Faults
     publishers: int = 30
     faulty_s: float = 3.0
-    calm_s: float = 9.0
+    calm_s: float = 40.0
+    ordering: str = "partition"
+    keys: int = 0
+    transactional: bool = False
+    policy: RetryPolicy = POLICY
+    max_holes: int = 256
+    max_parked: int = 10_000
+    poison: frozenset[tuple[int, int, int]] = field(default_factory=frozenset)
 
 
 class Process:
@@ -99,12 +116,31 @@ class Process:
         self._wakes = 0
         self._spins = (0.0, 0)
         scenario = simulation.scenario
-        limits = Limits(visibility_timeout_s=VISIBILITY_S, max_window=scenario.max_window, poll_max_s=0.5)
-        self.engine = Engine(limits, self._wake)
+        limits = Limits(
+            visibility_timeout_s=VISIBILITY_S,
+            max_window=scenario.max_window,
+            max_holes=scenario.max_holes,
+            max_parked=scenario.max_parked,
+            poll_max_s=0.5,
+            parked_poll_s=0.3,
+        )
+        self.engine = Engine(limits, self._wake, simulation.random.random)
         for group, topics in scenario.groups.items():
             for topic in topics:
-                self.engine.subscribe(Subscription(f"g{group}", group, f"t{topic}", topic, None, deque()))
+                self.engine.subscribe(
+                    Subscription(
+                        f"g{group}",
+                        group,
+                        f"t{topic}",
+                        topic,
+                        None,
+                        ordering=scenario.ordering,
+                        policy=scenario.policy,
+                        transactional=scenario.transactional,
+                    )
+                )
         self.idle_workers = list(range(scenario.workers))
+        self.running: dict[int, list[Message]] = {}
         self._join()
         self.after(0.0, self._reconcile)
         self._work()
@@ -129,6 +165,9 @@ class Process:
     def _work(self) -> None:
         now_s = self.simulation.now_s
         command = self.engine.next_command(now_s)
+        late, self.engine.taken_back = self.engine.taken_back, []
+        for delivery, verdict in late:
+            self.laws.on_fail(delivery.owner, delivery, verdict.reason)
         self._feed()
         if isinstance(command, Wait):
             self._working = False
@@ -161,7 +200,7 @@ class Process:
         request = Request.of(command)
 
         def on_server() -> None:
-            settled, released = commit(self.database, me, request)
+            settled, released, due = commit(self.database, me, request)
             self.laws.on_committed()
             if late:
                 return
@@ -170,15 +209,30 @@ class Process:
             elif refused:
                 self.after(latency_s(), lambda: self._failed(command, reconnect=False))
             else:
-                self.simulation.at(self.simulation.now_s + latency_s() / 4, lambda: reads(settled, released))
+                self.simulation.at(self.simulation.now_s + latency_s() / 4, lambda: reads(settled, released, due))
 
-        def reads(settled: list, released: int) -> None:
-            rows, evidence = read(self.database, request, self.simulation.publish_a_little)
-            self.after(latency_s(), lambda: answered(settled, released, rows, evidence))
+        def reads(settled: list, released: int, due: list) -> None:
+            database, between, seen = self.database, self.simulation.publish_a_little, []
+            parked = database.fetch_retries(request.parked)
+            seen.append((request.parked, [row for row, _ in parked], database.ticks))
+            between()
+            rows = database.fetch(request.reads)
+            seen.append((request.reads, rows, database.ticks))
+            between()
+            evidence = database.gap_pass(request.gaps, between)
+            appeared = [row for entry in evidence.values() for row in entry.rows]
+            seen.append(([(p.key, p.epoch) for p, _ in command.gaps], appeared, database.ticks))
+            self.after(latency_s(), lambda: answered(settled, released, rows, evidence, due, parked, seen))
 
-        def answered(settled: list, released: int, rows: list, evidence: dict) -> None:
+        def answered(
+            settled: list, released: int, rows: list, evidence: dict, due: list, parked: list, seen: list
+        ) -> None:
             now_s = self.simulation.now_s
-            changes = self.engine.on_exchanged(command, settled, released, rows, evidence, now_s)
+            for asked, found, tick in seen:
+                for row in found:
+                    key, epoch, *_ = asked[row.ord - 1]
+                    self.laws.on_read(key, epoch, [row.offset], tick)
+            changes = self.engine.on_exchanged(command, settled, released, rows, evidence, due, parked, now_s)
             for partition, answer in zip(command.partitions, settled, strict=True):
                 if answer.status == "ok":
                     self.laws.on_known(partition.key, answer.seq)
@@ -205,12 +259,8 @@ class Process:
         me = self.id
 
         def on_server() -> None:
-            try:
-                answers = self.database.resolve(me, [(p.key, p.epoch) for p in command.partitions])
-            except LockedError:
-                self.after(latency_s(), lambda: self._failed(command, reconnect=False))
-            else:
-                self.after(latency_s(), lambda: answered(answers))
+            answers = self.database.resolve(me, [(p.key, p.epoch) for p in command.partitions])
+            self.after(latency_s(), lambda: answered(answers))
 
         def answered(answers: list) -> None:
             changes = self.engine.on_resolved(command, answers, self.simulation.now_s)
@@ -255,7 +305,7 @@ class Process:
         except MemberDeadError:
             self._rejoin()
             return
-        self.database.reap(sent_s - self.connected_s)
+        self.simulation.on_dead(self.database.reap(sent_s - self.connected_s))
         states = self._planned()
         self.after(self.simulation.latency_s(), lambda: self._move(states, sent_s, self.id))
 
@@ -296,6 +346,7 @@ class Process:
 
     def _rejoin(self) -> None:
         self.engine.drop(list(self.engine.partitions))
+        self.database.withdraw_charge(self.id)
         if self.stopping:
             self.dead = True
         else:
@@ -327,8 +378,20 @@ class Process:
             self.laws.on_start(batch, self.simulation.now_s)
             self._handle(self.idle_workers.pop(), batch)
 
+    @property
+    def runs(self) -> list[tuple[PartitionKey, int]]:
+        """What its handlers are at."""
+        return [(m.delivery.owner.key, m.offset) for batch in self.running.values() for m in batch]
+
     def _handle(self, worker: int, batch: list[Message]) -> None:
         chance, faults = self.simulation.random, self.simulation.faults
+        self.running[worker] = batch
+        if self.simulation.scenario.transactional:
+            for message in batch:
+                self.engine.begin_run(message.delivery)
+        if any((*m.delivery.owner.key[1:], m.offset) in self.simulation.scenario.poison for m in batch):
+            self.after(chance.uniform(0.001, 0.03), lambda: self.simulation.replace(self, kill=True))
+            return
         duration_s = chance.uniform(0.001, 0.03)
         fate = chance.random()
         if fate < faults.stuck:
@@ -339,13 +402,70 @@ class Process:
             duration_s = chance.uniform(0.8, 3.0) * VISIBILITY_S
         if chance.random() < faults.extend:
             self.after(duration_s / 2, lambda: self._settle(batch, self._extend))
-        nacked = chance.random() < faults.nack
-        self.after(duration_s, lambda: self._done(worker, batch, nacked=nacked))
+        end = chance.random()
+        for probability, one in (
+            (faults.nack, self._nack),
+            (faults.reject, self._reject),
+            (faults.outage, self._give_back),
+        ):
+            if end < probability:
+                break
+            end -= probability
+        else:
+            one = self._ack
+        if one == self._ack and self.simulation.scenario.transactional:
+            self.after(duration_s, lambda: self._commit(worker, batch))
+        else:
+            self.after(duration_s, lambda: self._done(worker, batch, one))
 
-    def _done(self, worker: int, batch: list[Message], *, nacked: bool = False) -> None:
-        self._settle(batch, self._nack if nacked else self._ack)
+    def _done(self, worker: int, batch: list[Message], one: Callable[[Message], None] | None = None) -> None:
+        if one is not None:
+            self._settle(batch, one)
+        ended = self.running.pop(worker)
+        if self.simulation.scenario.transactional:
+            for message in ended:
+                self.engine.end_run(message.delivery)
         self.idle_workers.append(worker)
         self._feed()
+
+    def _commit(self, worker: int, batch: list[Message]) -> None:
+        """The end of a transactional run: the fence and the acks rows, then COMMIT; its answer may get lost on the way."""
+        chance, faults = self.simulation.random, self.simulation.faults
+        me, now_s = self.id, self.simulation.now_s
+        delay_s = self.simulation.latency_s() * (100 if chance.random() < faults.lost_commit else 1)
+        refused = chance.random() < faults.roll_back
+
+        def on_server() -> None:
+            by_claim: dict[PartitionKey, list[Message]] = {}
+            for message in batch:
+                by_claim.setdefault(message.delivery.owner.key, []).append(message)
+            try:
+                if refused:
+                    raise LockedError
+                if len(by_claim) > 1 and any(not self._may_ack(me, key, mine) for key, mine in by_claim.items()):
+                    raise StaleEpochError
+                for key, mine in by_claim.items():
+                    replays = [m.delivery.facts.replays if m.delivery.facts else 0 for m in mine]
+                    self.database.ack(me, key, mine[0].epoch, [m.offset for m in mine], replays)
+                    self.laws.on_acks_in_transaction(key, [m.offset for m in mine])
+                self.laws.on_committed()
+            except LockedError:
+                self.after(delay_s, lambda: self._done(worker, batch, self._nack))
+            except (StaleEpochError, AlreadySettledError):
+                self.after(delay_s, lambda: self._done(worker, batch, self._give_back))
+            else:
+                self.after(delay_s, lambda: self._done(worker, batch, self._acked))
+
+        self.simulation.at(now_s + self.simulation.latency_s(), on_server)
+
+    def _may_ack(self, me: UUID, key: PartitionKey, messages: list[Message]) -> bool:
+        claim = self.database.claims[key]
+        return (
+            claim.owner == me
+            and claim.epoch == messages[0].epoch
+            and key not in self.database.locked
+            and not any((m.offset, m.delivery.facts.replays if m.delivery.facts else 0) in claim.acks for m in messages)
+        )
 
     def _settle(self, batch: list[Message], one: Callable[[Message], None]) -> None:
         for message in batch:
@@ -355,14 +475,31 @@ class Process:
                 self.simulation.stale_count += 1
 
     def _ack(self, message: Message) -> None:
+        before = message.delivery.owner.settled_count
         partition = self.engine.ack(message.delivery, self.simulation.now_s)
-        self.laws.on_ack(partition, message.delivery)
+        self.laws.on_ack(partition, message.delivery, before)
+
+    def _acked(self, message: Message) -> None:
+        self.engine.acked_in_transaction(message.delivery, self.simulation.now_s)
 
     def _nack(self, message: Message) -> None:
-        self.engine.nack(message.delivery)
+        self._fail(message, None)
+
+    def _reject(self, message: Message) -> None:
+        self._fail(message, Reject("no"))
+
+    def _fail(self, message: Message, error: BaseException | None) -> None:
+        jitter = self.simulation.random.random()
+        verdict = self.engine.fail(message.delivery, error, NACK, self.simulation.now_s, jitter)
+        if verdict is not None:
+            self.laws.on_fail(message.delivery.owner, message.delivery, verdict.reason)
+
+    def _give_back(self, message: Message) -> None:
+        self.engine.give_back(message.delivery, self.simulation.now_s, 0.1)
 
     def _extend(self, message: Message) -> None:
-        self.engine.extend(message.delivery, self.simulation.now_s + 2 * VISIBILITY_S)
+        now_s = self.simulation.now_s
+        self.engine.extend(message.delivery, now_s + 2 * VISIBILITY_S, now_s)
 
 
 class Simulation:
@@ -373,7 +510,7 @@ class Simulation:
         self.random = Random(seed)
         self.now_s = 0.0
         self.database = FakeDatabase(scenario.topics, scenario.groups)
-        self.laws = Laws(self.database)
+        self.laws = Laws(self.database, scenario.ordering)
         self.faults = scenario.faults
         self.stale_count = 0
         self.publishers: list[Publisher] = []
@@ -395,8 +532,16 @@ class Simulation:
             self.at(self.random.uniform(0.0, self.scenario.faulty_s), self._harm)
         self._until(self.scenario.faulty_s)
         self._calm_down()
-        self._until(self.scenario.faulty_s + self.scenario.calm_s)
-        self._check_rest()
+        end_s = self.now_s + self.scenario.calm_s
+        while True:
+            self._until(self.now_s + 0.5)
+            try:
+                self._check_rest()
+            except AssertionError:
+                if self.now_s >= end_s:
+                    raise
+            else:
+                break
         epochs = {key: claim.epoch for key, claim in self.database.claims.items()}
         self._until(self.now_s + 3 * POLL_S)
         assert epochs == {key: claim.epoch for key, claim in self.database.claims.items()}, (
@@ -422,7 +567,9 @@ class Simulation:
         publisher = self.database.begin()
         self.publishers.append(publisher)
         for _ in range(self.random.choice((1, 1, 2, 4))):
-            self.database.publish(publisher, *self.random.choice(list(self.database.logs)))
+            name = self.random.randrange(self.scenario.keys + 1) if self.scenario.keys else 0
+            place = self.random.choice(list(self.database.logs))
+            self.database.publish(publisher, *place, f"k{name}" if name else None)
         if self.random.random() < self.faults.long_publisher:
             self.at(self.now_s + self.random.uniform(0.1, 1.0), lambda: self._end(publisher))
         elif self.random.random() < 0.5:
@@ -456,15 +603,40 @@ class Simulation:
         if living and chance.random() < faults.mute:
             chance.choice(living).muted_until_s = self.now_s + chance.uniform(LEASE_S / 2, 2 * LEASE_S)
         if living and chance.random() < faults.kill:
-            self._replace(chance.choice(living), kill=True)
+            self.replace(chance.choice(living), kill=True)
         if living and chance.random() < faults.stop:
             process = chance.choice(living)
             if process.frozen_until_s <= self.now_s and not process.stopping:
-                self._replace(process, kill=False)
+                self.replace(process, kill=False)
+        if chance.random() < faults.replay:
+            self._replay(chance.choice(list(self.database.claims)))
+        if chance.random() < faults.refuse:
+            key = chance.choice(list(self.database.claims))
+            refused = {(key, offset) for offset in range(self.database.logs[key[1:]].high + 1)}
+            self.database.unstorable |= refused
+            self.at(self.now_s + chance.uniform(0.0, 2.0), lambda: self.database.unstorable.difference_update(refused))
 
-    def _replace(self, process: Process, *, kill: bool) -> None:
+    def _replay(self, key: PartitionKey) -> None:
+        if key in self.database.locked:
+            return
+        for offset, outcome in self.database.replay(
+            key, sorted(self.database.claims[key].dead), self.scenario.max_parked
+        ):
+            if outcome == "replayed":
+                self.laws.on_replayed(key, offset)
+
+    def on_dead(self, coordinators: list[UUID]) -> None:
+        """Coordinators were declared dead; some may be alive, frozen or cut off."""
+        for process in self.processes:
+            if process.id in coordinators and not process.dead:
+                self.laws.on_end(process.runs)
+
+    def replace(self, process: Process, *, kill: bool) -> None:
+        if process.dead:
+            return
         if kill:
             process.dead = True
+            self.laws.on_end(process.runs)
         else:
             process.stop()
         number = len(self.processes)
@@ -473,6 +645,7 @@ class Simulation:
     def _calm_down(self) -> None:
         self.faults = Faults()
         self.database.locked.clear()
+        self.database.unstorable.clear()
         for publisher in list(self.publishers):
             self._end(publisher)
         for process in self.processes:
@@ -489,8 +662,14 @@ class Simulation:
             assert claim.owner in owners, f"L1: {key} is owned by {claim.owner}, which is not one of {list(owners)}"
             owners[claim.owner] += 1
             assert claim.newest.committed == log.high + 1, f"L1: {key} is not settled to {log.high}: {claim.newest}"
-            missing = log.rows.keys() - self.laws.worked[key]
+            laws = self.laws.claims[key]
+            missing = log.rows.keys() - laws.worked
             assert not missing, f"I4: {key} lost {sorted(missing)}"
+            assert not claim.retries, f"L1: {key} has parked messages: {claim.retries}"
+            assert not claim.crashes, f"I2: {key} keeps crash rows below {claim.newest}: {claim.crashes}"
+            assert not claim.acks, f"R1: {key} keeps acks rows of which no run is alive: {claim.acks}"
+            # I12: exactly the dead are in the dead letters, and every one once.
+            assert laws.settled.keys() == log.rows.keys(), f"I1: {key}: {laws.settled.keys() ^ log.rows.keys()}"
         for group_id in self.database.groups:
             loads = [
                 sum(claim.owner == owner for key, claim in self.database.claims.items() if key.group_id == group_id)
