@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from coordinator.cli.bench.command import bench
 from coordinator.cli.bench.ours import Ours
-from coordinator.cli.bench.stats import Timing, case_of, losses, percentile
+from coordinator.cli.bench.stats import Timing, case_of, losses, percentile, ratio_of
 from coordinator.cli.bench.workload import Workload, number_of
 
 
@@ -29,6 +29,11 @@ def test_case_of__rounds_of_different_speed__compares_within_each_round():
         [Timing(100, 0.5), Timing(100, 5.0), Timing(100, 1.0)],
     )
     assert (case.ratio.median, case.ratio.low, case.ratio.high) == (0.5, 0.25, 0.5)
+
+
+def test_ratio_of__one_that_got_nothing__is_zero():
+    """A form that lost everything must end in a report, and not in a division by zero."""
+    assert ratio_of([Timing(5, 1.0)], [Timing(0, 1.0)]).median == 0.0
 
 
 def test_case_of__below_its_aim__says_so():
@@ -53,20 +58,30 @@ def test_bench__small_run__measures_all_loses_nothing_and_cleans_up(empty_dsn):
     assert result.exit_code == 0, result.output
     facts = json.loads(result.stdout)
     assert facts["lost"] == 0
-    assert set(facts["cases"]) == {"publish_single", "publish_batched", "consume_batches", "consume_iterator"}
+    assert set(facts["cases"]) == {
+        "publish_single",
+        "publish_batched",
+        "consume_batches",
+        "consume_iterator",
+        "consume_subscribe",
+    }
+    ratio = facts["subscribe_to_iterator"]
+    assert 0 < ratio["low"] <= ratio["median"] <= ratio["high"]
+    assert ratio["below"] == (ratio["median"] < ratio["wanted_ratio"])
     assert all(case["ours"]["median"] > 0 and case["ratio"]["low"] > 0 for case in facts["cases"].values())
     assert 0 < facts["latency_p50_ms"] <= facts["latency_p99_ms"]
     assert schemas(empty_dsn) == set()
 
 
-def test_bench__a_message_missing__exits_1(empty_dsn, monkeypatch):
-    consume_batches = Ours.consume_batches
+@pytest.mark.parametrize("form", ["consume_batches", "consume_subscribe"])
+def test_bench__a_message_missing__exits_1(empty_dsn, monkeypatch, form):
+    consume = getattr(Ours, form)
 
     def forgetful(self, topic, group, count):
-        timing, numbers = consume_batches(self, topic, group, count)
+        timing, numbers = consume(self, topic, group, count)
         return timing, numbers[1:]
 
-    monkeypatch.setattr(Ours, "consume_batches", forgetful)
+    monkeypatch.setattr(Ours, form, forgetful)
     result = CliRunner().invoke(bench, ["--dsn", empty_dsn, "--json", "--messages", "2000", "--repeat", "1"])
     assert result.exit_code == 1
     assert json.loads(result.stdout)["lost"] == 1

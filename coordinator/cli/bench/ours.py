@@ -1,10 +1,11 @@
 """What is measured: the public API, as a user calls it."""
 
 import time
+from collections.abc import Callable
 from threading import Event, Thread
 from typing import Self
 
-from coordinator import Consumer, Coordinator
+from coordinator import Coordinator, Message
 from coordinator.cli.bench.stats import Timing
 from coordinator.cli.bench.workload import Workload, chunks, number_of
 
@@ -15,11 +16,11 @@ _IDLE_PAUSE_S = 0.02
 
 
 class _Watchdog:
-    """Ends a loop over a consumer that gets nothing any more, by closing the consumer: a loss must end the run, too."""
+    """Ends a run that gets nothing any more, by closing or stopping what runs: a loss must end the bench, too."""
 
-    def __init__(self, consumer: Consumer) -> None:
+    def __init__(self, end: Callable[[], None]) -> None:
         self.progress = 0
-        self._consumer = consumer
+        self._end = end
         self._over = Event()
         self._thread = Thread(target=self._watch, name="bench watchdog", daemon=True)
 
@@ -37,7 +38,7 @@ class _Watchdog:
             seen = self.progress
             self._over.wait(_SILENCE_LIMIT_S)
         if not self._over.is_set():
-            self._consumer.close()
+            self._end()
 
 
 Consumption = tuple[Timing, list[int]]
@@ -98,7 +99,7 @@ class Ours:
         """Read all one by one and ack each message; the time ends when the last ack is committed."""
         payloads: list[bytes] = []
         started_s = 0.0
-        with self._app.consumer(topic, group=group) as consumer, _Watchdog(consumer) as watchdog:
+        with self._app.consumer(topic, group=group) as consumer, _Watchdog(consumer.close) as watchdog:
             for message in consumer:
                 if not payloads:
                     started_s = time.perf_counter()
@@ -111,6 +112,32 @@ class Ours:
             elapsed_s = time.perf_counter() - started_s
         return Timing(len(payloads) - 1, elapsed_s), [number_of(payload) for payload in payloads]
 
+    def consume_subscribe(self, topic: str, group: str, count: int) -> Consumption:
+        """Read all by a handler that does nothing but note them; the time ends when the last ack is committed."""
+        payloads: list[bytes] = []
+        started_s = ended_s = 0.0
+        # One of its own: `run` runs all that was ever subscribed.
+        with Coordinator(self._app.dsn, schema=self._app.schema, client_id="bench") as app:
+
+            @app.subscribe(topic, group=group)
+            def handle(message: Message) -> None:
+                nonlocal started_s, ended_s
+                if not payloads:
+                    started_s = time.perf_counter()
+                payloads.append(message.payload)
+                watchdog.progress = len(payloads)
+                if len(payloads) >= count:
+                    # All others were acked before, so they are written with it.
+                    message.ack(wait=True)
+                    ended_s = time.perf_counter()
+                    app.stop()
+
+            with _Watchdog(app.stop) as watchdog:
+                app.run(install_signal_handlers=False)
+        # Where messages were lost there is no end: that is told as a loss, and the rate means nothing.
+        elapsed_s = max(ended_s - started_s, 1e-9) if ended_s else _SILENCE_LIMIT_S
+        return Timing(max(len(payloads) - 1, 0), elapsed_s), [number_of(payload) for payload in payloads]
+
     def latencies_s(self, topic: str, group: str, count: int) -> tuple[list[float], list[int]]:
         """Publish to an idle topic, one message at a time; each from before the call of publish until it is in hand."""
         received_s: dict[int, float] = {}
@@ -118,7 +145,7 @@ class Ours:
         ready, done = Event(), Event()
 
         def consume() -> None:
-            with self._app.consumer(topic, group=group) as consumer, _Watchdog(consumer):
+            with self._app.consumer(topic, group=group) as consumer, _Watchdog(consumer.close):
                 ready.set()
                 for message in consumer:
                     number = number_of(message.payload)

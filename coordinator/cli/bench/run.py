@@ -11,7 +11,7 @@ from coordinator import Coordinator
 from coordinator.cli.bench import bare as bare_side
 from coordinator.cli.bench.bare import Bare
 from coordinator.cli.bench.ours import Ours
-from coordinator.cli.bench.stats import Case, Timing, case_of, losses, percentile
+from coordinator.cli.bench.stats import Case, Spread, Timing, case_of, losses, percentile, ratio_of
 from coordinator.cli.bench.workload import Workload
 from coordinator.db.schema import install, uninstall
 from coordinator.db.translate import translated
@@ -23,6 +23,10 @@ _LATENCY_COUNT = 200
 
 # What we aim at; a ratio below it is shown and is no failure of the run.
 _WANTED_RATIOS = {"publish batched": 0.5, "consume batches": 0.4, "consume iterator": 0.4}
+WANTED_SUBSCRIBE_RATIO = 0.75
+
+_BATCHES, _ITERATOR, _SUBSCRIBE = "consume batches", "consume iterator", "consume subscribe"
+_CASES = ("publish single", "publish batched", _BATCHES, _ITERATOR, _SUBSCRIBE)
 
 T = TypeVar("T")
 
@@ -41,11 +45,17 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that was measured. `lost_count` and `duplicate_count` are over all repeats, latencies included."""
+    """Everything that was measured.
+
+    Attributes:
+        subscribe_ratio: The rate of a handler in relation to the iterator's, in the same repeat.
+        lost_count, duplicate_count: Over all repeats, latencies included.
+    """
 
     options: Options
     server_version: int
     cases: Sequence[Case]
+    subscribe_ratio: Spread
     latency_p50_ms: float
     latency_p99_ms: float
     latency_max_ms: float
@@ -55,6 +65,10 @@ class Report:
     @property
     def ok(self) -> bool:
         return self.lost_count == 0
+
+    @property
+    def subscribe_is_below(self) -> bool:
+        return self.subscribe_ratio.median < WANTED_SUBSCRIBE_RATIO
 
 
 @dataclass(slots=True)
@@ -105,7 +119,8 @@ def _measure(options: Options, ours: Ours, bare: Bare, say: Callable[[str], None
     return Report(
         options,
         server_version,
-        [case_of(name, tally.ours[name], tally.bare[name], _WANTED_RATIOS.get(name)) for name in tally.ours],
+        [case_of(name, tally.ours[name], tally.bare[name], _WANTED_RATIOS.get(name)) for name in _CASES],
+        ratio_of(tally.ours[_SUBSCRIBE], tally.ours[_ITERATOR]),
         1000 * percentile(latencies_s, 50) if latencies_s else 0.0,
         1000 * percentile(latencies_s, 99) if latencies_s else 0.0,
         1000 * max(latencies_s, default=0.0),
@@ -138,9 +153,15 @@ def _publish_batched(options: Options, ours: Ours, bare: Bare, tally: _Tally, re
 
 
 def _consume(options: Options, ours: Ours, bare: Bare, tally: _Tally, repeat: int) -> None:
-    """Read what _publish_batched has written: twice each, by two groups and by a cursor that is set back."""
+    """Read what _publish_batched has written: in each form by a group of its own, and by a cursor that is set back."""
     count, topic = options.message_count, _topic(repeat)
-    for name, consume in (("consume batches", ours.consume_batches), ("consume iterator", ours.consume_iterator)):
+    forms = [
+        (_BATCHES, ours.consume_batches),
+        (_ITERATOR, ours.consume_iterator),
+        (_SUBSCRIBE, ours.consume_subscribe),
+    ]
+    # They are compared with each other, too, so they take turns as well.
+    for name, consume in forms if repeat % 2 == 0 else reversed(forms):
         group = name.replace(" ", "-")
         (mine, mine_seen), (other, other_seen) = _in_turns(repeat, partial(consume, topic, group, count), bare.consume)
         bare.rewind()

@@ -63,18 +63,22 @@ class Case:
 
 def case_of(name: str, ours: Sequence[Timing], bare: Sequence[Timing], wanted_ratio: float | None = None) -> Case:
     """Sum up the repeats of one case; the sequences are parallel."""
-    ratios = [mine.rate / other.rate for mine, other in zip(ours, bare, strict=True)]
     return Case(
         name,
         Spread.of([timing.rate for timing in ours]),
         Spread.of([timing.rate for timing in bare]),
-        Spread.of(ratios),
+        ratio_of(ours, bare),
         wanted_ratio,
         _percentile_ms(ours, 50),
         _percentile_ms(ours, 99),
         _percentile_ms(bare, 50),
         _percentile_ms(bare, 99),
     )
+
+
+def ratio_of(some: Sequence[Timing], others: Sequence[Timing]) -> Spread:
+    """Compare the rates of the same repeats; the sequences are parallel."""
+    return Spread.of([one.rate / other.rate if other.rate else 0.0 for one, other in zip(some, others, strict=True)])
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
