@@ -446,13 +446,17 @@ class Deliveries:
             return True
         failing = partition.failing.get(offset)
         if failing is not None:
-            if failing.entry not in partition.hard:
+            sent_before = "o" in failing.entry and partition.unproven
+            if failing.entry not in partition.hard or (sent_before and failing.entry["k"] == "dead"):
                 # It is on its way: a retry is cleared when it is known to be written, a dead letter stands.
                 if not failing.acked and failing.entry["k"] == "retry":
                     partition.settled_count += 1
                 failing.acked = True
                 return False
             partition.hard.remove(failing.entry)
+            if sent_before:
+                # The exchange that was given up as not written may still be carried out, and park it.
+                partition.hard.append({"k": "clear", "offset": offset, "key": row[4]})
             del partition.failing[offset]
             self._leave(partition, row)
             return True

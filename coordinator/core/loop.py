@@ -460,7 +460,8 @@ class Engine(Deliveries):
             return
         row, facts = failing.row, failing.facts
         if failing.acked:
-            partition.handed.discard(offset)
+            # Handed out still, as far as the table knows: what was read of it with this exchange must not start.
+            partition.handed.add(offset)
             self._leave(partition, row)
             partition.hard.append({"k": "clear", "offset": offset, "key": entry["key"]})
             if offset not in partition.runs:

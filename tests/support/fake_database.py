@@ -38,6 +38,13 @@ Range = tuple[int, int]
 ENDLESS = 1 << 40
 WOKEN_AT_ONCE = 500
 
+# Where the SQL does not do what it should; the model does, unless it is told to be as wrong. Each has a failing test in
+# tests/property/test_model_equals_postgres.py.
+#   fold window: claim forgets acks of handlers' transactions at or above hwm, which a release has lowered.
+#   fold replay: claim deletes the retries row of a replayed dead letter for the ack or guard of its life before.
+#   charge replay: charge_crash does not charge a replayed dead letter for the same reason.
+SQL_BUGS = frozenset({"fold window", "fold replay", "charge replay"})
+
 
 class LockedError(Exception):
     """Somebody holds a claim's row for longer than lock_timeout."""
@@ -183,8 +190,11 @@ class Group:
 class FakeDatabase:
     """The tables. `locked` holds claims whose row somebody else has locked; `now_s` is what coordinator.now_() says."""
 
-    def __init__(self, topics: Mapping[int, int], groups: Mapping[int, Sequence[int]]) -> None:
-        """`topics` says how many partitions each has, `groups` which topics each reads, both by id."""
+    def __init__(
+        self, topics: Mapping[int, int], groups: Mapping[int, Sequence[int]], bugs: frozenset[str] = frozenset()
+    ) -> None:
+        """`topics` says how many partitions each has, `groups` which topics each reads, both by id. `bugs`: of SQL_BUGS."""
+        self.bugs = bugs
         self.now_s = 0.0
         self.logs = {(topic, partition): Log() for topic, count in topics.items() for partition in range(count)}
         self.groups = {group: Group() for group in groups}
@@ -502,10 +512,13 @@ class FakeDatabase:
     def _take_over(self, key: PartitionKey, claim: ClaimRow, *, takeover: bool) -> Claim:
         last = claim.newest
         acked = {offset for offset, _ in claim.acks}
+        for offset, replays in claim.acks:
+            row = claim.retries.get(offset)
+            if row is not None and (row.replays == replays or "fold replay" in self.bugs):
+                del claim.retries[offset]
         claim.acks.clear()
-        for offset in acked:
-            claim.retries.pop(offset, None)
-        done = set(last.done) | {offset for offset in acked if last.committed <= offset < last.hwm}
+        end = last.hwm if "fold window" in self.bugs else ENDLESS
+        done = set(last.done) | {offset for offset in acked if last.committed <= offset < end}
         committed = last.committed
         while committed in done:
             committed += 1
@@ -579,7 +592,8 @@ class FakeDatabase:
         for key, claim in owned:
             acked = {offset for offset, _ in claim.acks}
             for offset, row in claim.retries.items():
-                if row.dispatched == claim.epoch and offset not in acked:
+                settled = offset in acked if "charge replay" in self.bugs else (offset, row.replays) in claim.acks
+                if row.dispatched == claim.epoch and not settled:
                     row.next_at_s = self.now_s + min(2.0 ** min(row.crashes, 10), 300.0)
                     row.crashes += 1
                     row.dispatched, row.crashed_by, row.alone = None, coordinator, False

@@ -203,6 +203,11 @@ class Laws:
             if partition.key == key:
                 waiting[:] = [entry for entry in waiting if entry[1] != offset]
 
+    def on_withdrawn(self) -> None:
+        """A charge was withdrawn: attempts may be told anew that count it no more."""
+        for laws in self.claims.values():
+            laws.attempts.clear()
+
     def on_end(self, running: Sequence[tuple[PartitionKey, int]]) -> None:
         """A process has ended, or was declared dead, while these were running in it."""
         for key, offset in running:

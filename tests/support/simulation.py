@@ -347,6 +347,7 @@ class Process:
     def _rejoin(self) -> None:
         self.engine.drop(list(self.engine.partitions))
         self.database.withdraw_charge(self.id)
+        self.laws.on_withdrawn()
         if self.stopping:
             self.dead = True
         else:
