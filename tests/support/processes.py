@@ -29,10 +29,13 @@ class Task:
 
     Attributes:
         mode: "iterate" (ack each, wait every time), "queue" (acks do not wait), "batch" (20 at a time, then commit), or
-            "subscribe" (@app.subscribe and run until SIGTERM).
+            "subscribe" (@app.subscribe and run until SIGTERM), or "ledger" (the same, transactional: each value is
+            inserted into the table effects).
         work_s: How long each message takes.
         freeze_after: The handler of the message after so many never returns; None for never.
         settings: Keyword arguments of Settings.
+        options: Of @subscribe.
+        raise_on: The handler fails for these values; kill_on: it kills its own process by SIGKILL.
     """
 
     dsn: str
@@ -43,6 +46,9 @@ class Task:
     work_s: float = 0.0
     freeze_after: int | None = None
     settings: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    raise_on: list[Any] = field(default_factory=list)
+    kill_on: list[Any] = field(default_factory=list)
 
 
 class Process:
@@ -124,8 +130,12 @@ class _Child:
         self.app = Coordinator(task.dsn, client_id=task.client_id, settings=Settings(**task.settings))
 
     def run(self) -> int:
-        if self._task.mode == "subscribe":
-            self.app.subscribe(self._task.topic, group=self._task.group)(self._handle)
+        if self._task.mode in ("subscribe", "ledger"):
+            ledger = self._task.mode == "ledger"
+            handler = self._book if ledger else self._handle
+            self.app.subscribe(self._task.topic, group=self._task.group, transactional=ledger, **self._task.options)(
+                handler
+            )
             self._say("ready")
             code = self.app.run()
             self._say("ended", code=code)
@@ -177,8 +187,20 @@ class _Child:
                 for message in batch:
                     self._say("committed", message)
 
+    def _book(self, message: Any, connection: Any) -> None:
+        connection.execute(
+            "insert into effects values (%s, %s, %s, %s)",
+            (message.value, message.topic, message.partition, message.offset),
+        )
+        self._handle(message)
+
     def _handle(self, message: Any) -> None:
         self._say("start", message)
+        if message.value in self._task.kill_on:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if message.value in self._task.raise_on:
+            self._say("failed", message)
+            raise ValueError(message.value)
         self._count += 1
         if self._task.freeze_after is not None and self._count > self._task.freeze_after:
             self._say("frozen", message)
