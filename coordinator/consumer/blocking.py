@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -203,7 +204,9 @@ class Workers:
             mine = registration.subscriptions(self._runtime.engine)
             for number in range(options.concurrency):
                 name = f"coordinator-handler-{options.group}-{number}"
-                thread = threading.Thread(target=self._work, args=(registration, mine), name=name, daemon=True)
+                # Guarded: a worker that a bug of ours ends must end the run, or its group stands still and looks alive.
+                work = partial(self._work, registration, mine)
+                thread = threading.Thread(target=self._runtime.guard, args=(work,), name=name, daemon=True)
                 self._threads.append(thread)
                 thread.start()
 

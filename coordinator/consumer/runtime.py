@@ -72,9 +72,9 @@ class Runtime:
         self._first_connection: psycopg.Connection[Any] | None = None
         self._watchdog = Watchdog(settings.round_trip_timeout_s)
         self._handlers_pool: Pool | None = None
-        self._work = threading.Thread(target=self._guard, args=(self._work_loop,), name="coordinator-work", daemon=True)
+        self._work = threading.Thread(target=self.guard, args=(self._work_loop,), name="coordinator-work", daemon=True)
         self._control = threading.Thread(
-            target=self._guard, args=(self._control_loop,), name="coordinator-control", daemon=True
+            target=self.guard, args=(self._control_loop,), name="coordinator-control", daemon=True
         )
 
     # ---- life
@@ -507,7 +507,8 @@ class Runtime:
             if self._nudges is not None:
                 self._nudges[1].send(b"x")
 
-    def _guard(self, loop: Callable[[], None]) -> None:
+    def guard(self, loop: Callable[[], None]) -> None:
+        """Run a loop; what ends it is kept as the failure of the whole."""
         try:
             loop()
         except BaseException as error:

@@ -651,4 +651,4 @@ def _own_max_attempts(row: Row) -> int | None:
         return None
 
     budget = json.loads(headers).get(MAX_ATTEMPTS_HEADER)
-    return budget if isinstance(budget, int) and budget > 0 else None
+    return budget if isinstance(budget, int) and not isinstance(budget, bool) and budget > 0 else None

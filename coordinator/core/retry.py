@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isnan
 
 from coordinator.errors import ConfigError, Reject, Retry
 
@@ -9,6 +10,7 @@ Delays = Callable[[int], float] | Sequence[float]
 
 MAX_ERROR_CHARS = 2000
 MAX_TRACEBACK_CHARS = 6000
+MAX_DELAY_S = 366 * 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,11 @@ class RetryPolicy:
             low = self.delays.jitter_low
             return self.delays(attempt) * (low + (1 - low) * jitter)
         if callable(self.delays):
-            return max(float(self.delays(attempt)), 0.0)
+            try:
+                found = float(self.delays(attempt))
+            except Exception:  # noqa: BLE001 - a bug in a policy must cost neither its worker nor the message
+                found = float("nan")
+            return found if not isnan(found) else Exponential()(attempt)
         return float(self.delays[min(attempt, len(self.delays)) - 1])
 
 
@@ -112,11 +118,14 @@ def decide(
         return DeadLetter("rejected")
     if fails + 1 >= (own_max_attempts or policy.max_attempts):
         return DeadLetter("attempts")
-    if isinstance(error, Retry) and error.delay_s is not None:
-        return Redeliver(max(error.delay_s, 0.0))
-    if isinstance(action, int | float):
-        return Redeliver(float(action))
-    return Redeliver(policy.delay_s(attempt, jitter))
+    if isinstance(error, Retry) and error.delay_s is not None and not isnan(error.delay_s):
+        delay_s = float(error.delay_s)
+    elif isinstance(action, int | float):
+        delay_s = float(action)
+    else:
+        delay_s = policy.delay_s(attempt, jitter)
+    # What is no time that PostgreSQL can add would be refused with the whole exchange, again and again.
+    return Redeliver(min(max(delay_s, 0.0), MAX_DELAY_S))
 
 
 def _action(policy: RetryPolicy, error: BaseException | None) -> str | float | None:

@@ -32,13 +32,14 @@ begin
         order by c.group_id, c.topic_id, c.partition
         for no key update of c skip locked
     loop
+        -- An array, as in wake_behind.
         update coordinator.retries r set dispatched_epoch = v_claim.epoch
-        from (select d."offset" from coordinator.retries d
+        where r.group_id = v_claim.group_id and r.topic_id = v_claim.topic_id and r.partition = v_claim.partition
+          and r."offset" = any (array(
+              select d."offset" from coordinator.retries d
               where d.group_id = v_claim.group_id and d.topic_id = v_claim.topic_id and d.partition = v_claim.partition
                 and not d.behind_key and d.next_at <= v_now and d.dispatched_epoch is distinct from v_claim.epoch
-              order by d.next_at, d."offset" limit v_claim.max_count) u
-        where r.group_id = v_claim.group_id and r.topic_id = v_claim.topic_id and r.partition = v_claim.partition
-          and r."offset" = u."offset";
+              order by d.next_at, d."offset" limit v_claim.max_count));
     end loop;
     return query
     select w.ord::int, extract(epoch from n.next_at - v_now)::double precision

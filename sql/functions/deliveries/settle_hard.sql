@@ -29,6 +29,8 @@ declare
     v_topic int;
     v_partition int;
     v_epoch bigint;
+    v_wake_ords int[] := '{}';
+    v_wake_keys text[] := '{}';
 begin
     for v_entry in
         select (e.j ->> 'o')::int as ord, e.j ->> 'k' as kind, (e.j ->> 'offset')::bigint as "offset", e.j ->> 'key' as key, e.j
@@ -75,7 +77,8 @@ begin
             if not exists (select from coordinator.retries r
                            where r.group_id = v_group and r.topic_id = v_topic and r.partition = v_partition
                              and r.key = v_entry.key and not r.behind_key) then
-                perform coordinator.wake_behind(v_group, v_topic, v_partition, v_epoch, v_entry.key, v_now);
+                v_wake_ords := v_wake_ords || ord;
+                v_wake_keys := v_wake_keys || v_entry.key;
             end if;
         elsif v_entry.kind = 'alone' then
             -- The claim's windows are emptied, so that a crash now can be charged to one message only.
@@ -94,7 +97,8 @@ begin
             begin
                 perform coordinator.bury(v_group, v_topic, v_partition, v_epoch, v_entry."offset", v_entry.j, v_now);
                 done := int8multirange(int8range(v_entry."offset", v_entry."offset" + 1));
-                perform coordinator.wake_behind(v_group, v_topic, v_partition, v_epoch, v_entry.key, v_now);
+                v_wake_ords := v_wake_ords || ord;
+                v_wake_keys := v_wake_keys || v_entry.key;
             exception when others then
                 refused := v_entry."offset";
                 refusal := sqlerrm;
@@ -103,7 +107,8 @@ begin
             delete from coordinator.retries r
             where r.group_id = v_group and r.topic_id = v_topic and r.partition = v_partition
               and r."offset" = v_entry."offset";
-            perform coordinator.wake_behind(v_group, v_topic, v_partition, v_epoch, v_entry.key, v_now);
+            v_wake_ords := v_wake_ords || ord;
+            v_wake_keys := v_wake_keys || v_entry.key;
         elsif v_entry.kind = 'fold' then
             delete from coordinator.acks a
             where a.group_id = v_group and a.topic_id = v_topic and a.partition = v_partition
@@ -116,6 +121,15 @@ begin
             raise exception using errcode = 'KG005', message = format('unknown kind of entry %L', v_entry.kind);
         end if;
         return next;
+    end loop;
+    -- Once per key, whatever was settled of it: each look passes over all that this transaction has woken before.
+    for v_entry in
+        select distinct u.ord, u.key from unnest(v_wake_ords, v_wake_keys) as u(ord, key)
+        where u.key is not null
+        order by u.ord, u.key
+    loop
+        perform coordinator.wake_behind(p_groups[v_entry.ord], p_topics[v_entry.ord], p_partitions[v_entry.ord],
+                                        p_epochs[v_entry.ord], v_entry.key, v_now);
     end loop;
 end
 $$;
