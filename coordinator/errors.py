@@ -110,6 +110,10 @@ class Retry(Exception):  # noqa: N818 - a handler raises it to say what should h
         super().__init__(reason)
         self.delay_s = delay_s
 
+    def __reduce__(self) -> tuple[type["Retry"], tuple[float | None, str]]:
+        # By default the arguments of Exception would be taken for ours: the reason for the delay.
+        return type(self), (self.delay_s, str(self))
+
 
 class Reject(Exception):  # noqa: N818 - as Retry
     """Raised by a handler, from any depth: straight to the dead letters, with this reason."""

@@ -1,6 +1,5 @@
 """`coordinator run`: the handlers of an application, in this process or in several that it looks after."""
 
-import asyncio
 import importlib
 import inspect
 import logging
@@ -129,6 +128,8 @@ def _is_application(value: object) -> bool:
 def _run(app: Any) -> int:
     result = app.run()
     if inspect.isawaitable(result):
+        import asyncio  # noqa: PLC0415 - threads do without, and --help
+
         result = asyncio.run(_awaited(app, result))
     else:
         app.close()

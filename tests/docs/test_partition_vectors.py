@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import psycopg
-import pytest
 
 from coordinator.core.partitioning import partition_of
 
@@ -22,10 +21,6 @@ def test_vectors_of_the_page__in_python__are_true():
     assert [partition_of(key, partitions) for key, partitions, _ in VECTORS] == [partition for *_, partition in VECTORS]
 
 
-@pytest.mark.xfail(
-    strict=False,
-    reason="partition_of.sql mixes the bytes up: << and | have the same precedence in SQL",
-)
 def test_vectors_of_the_page__in_sql__are_true(dsn):
     with psycopg.connect(dsn) as connection:
         found = [

@@ -15,6 +15,7 @@ from coordinator.db.drive import drive
 from coordinator.errors import ConfigError, SchemaVersionError, UnavailableError
 
 ROOT = Path(__file__).parents[2]
+HEAD = max(path.name.split("_")[0] for path in (ROOT / "alembic" / "versions").glob("[0-9]*_*.py"))
 
 
 def run(dsn, *texts):
@@ -73,7 +74,7 @@ def test_upgrade__down_and_up_again__is_as_at_first(empty_database, read_catalog
     schema.downgrade(dsn, "coordinator", "base")
     schema.upgrade(dsn)
     assert read_catalog(dsn) == before
-    assert schema.current(dsn) == "0001"
+    assert schema.current(dsn) == HEAD
 
 
 def test_downgrade__topic_tables_and_own_types_exist__leaves_nothing(empty_database, read_catalog):
@@ -194,8 +195,27 @@ def test_upgrade__fails_half_way__leaves_nothing(empty_database, read_catalog, m
     assert run(dsn, "select to_regnamespace('coordinator') is null") == [(True,)]
 
 
-def test_downgrade__second_revision__brings_the_older_copies_back(empty_database, read_catalog, monkeypatch, tmp_path):
-    """The product has one revision so far; this is the way back that later ones rely on."""
+def test_downgrade__last_revision__brings_the_copies_of_the_one_before_back(empty_database, read_catalog):
+    """From 0002 on: what a revision drops, replaces and brings back by hand is right."""
+    dsn, before = empty_database(), empty_database()
+    older = f"{int(HEAD) - 1:04}"
+    subprocess.run(
+        [sys.executable, "-m", "alembic", "-x", f"dsn={before}", "upgrade", older],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    schema.upgrade(dsn)
+    schema.downgrade(dsn, "coordinator", older)
+    assert read_catalog(dsn) == read_catalog(before)
+    schema.upgrade(dsn)
+    assert schema.current(dsn) == HEAD
+
+
+def test_downgrade__revision_of_snapshots__brings_the_older_copies_back(
+    empty_database, read_catalog, monkeypatch, tmp_path
+):
+    """The way back that every revision relies on, with one that is made up."""
     dsn = empty_database()
     copy = _copy_of_alembic(tmp_path, monkeypatch)
     function = "create or replace function coordinator.{}() returns int language sql as 'select {}';".format
@@ -204,25 +224,26 @@ def test_downgrade__second_revision__brings_the_older_copies_back(empty_database
     schema.upgrade(dsn)
     before = read_catalog(dsn)
 
+    following = f"{int(HEAD) + 1:04}"
     template = (copy / "script.py.mako").read_text()
     revision = (
         template.replace("${message}", "Next")
-        .replace("${repr(up_revision)}", "'0002'")
-        .replace("${repr(down_revision)}", "'0001'")
+        .replace("${repr(up_revision)}", f"'{following}'")
+        .replace("${repr(down_revision)}", f"'{HEAD}'")
         .replace("    # Table changes", '    run_sql.run_text("drop function coordinator.gone()")\n    # Table changes')
         .replace("    # Drop what", '    run_sql.run_text("drop function coordinator.added()")\n    # Drop what')
     )
-    _write(copy / "versions/0002_next.py", revision)
-    _write(copy / "snapshots/0002/functions/zz/changed.sql", function("changed", 2))
-    _write(copy / "snapshots/0002/functions/zz/added.sql", function("added", 2))
-    _write(copy / "snapshots/0002/deleted.txt", "functions/zz/gone.sql\n")
+    _write(copy / f"versions/{following}_next.py", revision)
+    _write(copy / f"snapshots/{following}/functions/zz/changed.sql", function("changed", 2))
+    _write(copy / f"snapshots/{following}/functions/zz/added.sql", function("added", 2))
+    _write(copy / f"snapshots/{following}/deleted.txt", "functions/zz/gone.sql\n")
     schema.upgrade(dsn)
-    assert schema.current(dsn) == "0002"
+    assert schema.current(dsn) == following
     assert run(dsn, "select coordinator.changed(), coordinator.added(), to_regproc('coordinator.gone') is null") == [
         (2, 2, True)
     ]
 
-    schema.downgrade(dsn, "coordinator", "0001")
+    schema.downgrade(dsn, "coordinator", HEAD)
     assert read_catalog(dsn) == before
 
 
@@ -250,7 +271,7 @@ def test_install__forms_of_dsn__are_all_understood(empty_database):
         ("d", url.format(scheme="postgres")),
     ]:
         schema.install(form, schema_name)
-        assert schema.current(form, schema_name) == "0001"
+        assert schema.current(form, schema_name) == HEAD
 
 
 def test_install__no_server__raises_unavailable(tmp_path):
@@ -279,7 +300,7 @@ def test_alembic_command__in_a_checkout__upgrades_and_downgrades(empty_database,
     dsn = empty_database()
     program = [sys.executable, "-m", "alembic", "-x", f"dsn={dsn}", "-x", "schema=orders_log"]
     subprocess.run([*program, "upgrade", "head"], cwd=ROOT, check=True, capture_output=True)
-    assert schema.current(dsn, "orders_log") == "0001"
+    assert schema.current(dsn, "orders_log") == HEAD
     monkeypatch.setenv("COORDINATOR_DSN", dsn)
     monkeypatch.setenv("COORDINATOR_SCHEMA", "orders_log")
     subprocess.run([*program[:3], "downgrade", "base"], cwd=ROOT, check=True, capture_output=True)
@@ -293,7 +314,7 @@ def test_alembic_command__offline__writes_a_script_that_installs(empty_database,
     run(by_script, script)
     schema.upgrade(online)
     assert read_catalog(by_script) == read_catalog(online)
-    assert schema.current(by_script) == "0001"
+    assert schema.current(by_script) == HEAD
 
 
 def test_snapshots__of_this_tree__equal_the_sql_files():
