@@ -7,8 +7,8 @@ the transaction is told to the engine, and the cancellation goes on.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 from psycopg import pq
@@ -24,6 +24,8 @@ from coordinator.protocol import deliveries
 
 if TYPE_CHECKING:
     from coordinator.consumer.aio_runtime import AsyncRuntime
+
+T = TypeVar("T")
 
 _ASK_AGAIN_S = 0.05
 
@@ -54,31 +56,47 @@ async def transaction(
                     "the connection is in a transaction; wanted one that is idle, to begin and commit here"
                 )
             block = psycopg.AsyncTransaction(own)
-            await _begin(block)
+            await _begin(own, block)
             try:
                 limit = idle_limit(messages, runtime.settings.visibility_timeout_s, time.monotonic())
                 await aexecute(limit, own, runtime.schema)
                 yield own
             except BaseException as error:
-                if await uninterrupted(_roll_back(block, error)):
+                if await _whole(own, _roll_back(block, error)):
                     return
                 ours = translate(error, own) if isinstance(error, psycopg.Error) and own.closed else None
                 if ours is None:
                     raise
                 raise ours from error
-            await uninterrupted(_commit(runtime, own, block, messages))
+            await _whole(own, _commit(runtime, own, block, messages))
     finally:
         for delivery in runs:
             runtime.engine.end_run(delivery)
 
 
-async def _begin(block: psycopg.AsyncTransaction) -> None:
+async def _whole(own: psycopg.AsyncConnection[Any], work: Coroutine[Any, Any, T]) -> T:
+    """`uninterrupted`; where it is cut off all the same, the connection is closed.
+
+    psycopg counts the transactions on it, and would take the next one for a nested one.
+    """
+
+    async def closing() -> T:
+        try:
+            return await work
+        except asyncio.CancelledError:
+            await own.close()
+            raise
+
+    return await uninterrupted(closing())
+
+
+async def _begin(own: psycopg.AsyncConnection[Any], block: psycopg.AsyncTransaction) -> None:
     """Begin as a whole or not at all: a caller's own connection must not stay in a transaction that nobody ends."""
     try:
-        await uninterrupted(block.__aenter__())
+        await _whole(own, block.__aenter__())
     except asyncio.CancelledError as error:
         with contextlib.suppress(psycopg.Error):
-            await uninterrupted(_roll_back(block, error))
+            await _whole(own, _roll_back(block, error))
         raise
 
 

@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end, also where the caller is cancelled meanwhile; it is told so afterwards. A second one ends the work, too.
+    """Run to the end, also where the caller is cancelled meanwhile; it is told so afterwards. A second one cancels the work, too.
 
     Without this, a task that is cancelled twice (a timeout in a task group that fails) leaves a connection in a transaction,
     or with nobody: psycopg's own cleaning up awaits, and is cut off by the second.
@@ -22,9 +22,11 @@ async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
             await asyncio.wait([task])
         except asyncio.CancelledError:
             task.cancel()
-            raise
-        if not task.cancelled():
-            # Looked at, so that nobody is told later that it was not; the cancellation is what the caller asked for.
-            task.exception()
+            # What it cleans up is cleaned up before the caller goes on.
+            await asyncio.wait([task])
         raise
+    finally:
+        if task.done() and not task.cancelled():
+            # Looked at, so that nobody is told later that it was not; a cancellation is what the caller asked for.
+            task.exception()
     return task.result()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import time
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from support.shell import GROUP, TOPIC, short
 
 from coordinator import AsyncCoordinator, Outgoing
+from coordinator.errors import NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -91,20 +93,14 @@ class Running:
         return self.task.result()
 
 
-async def lag(app: AsyncCoordinator, group: str = GROUP) -> int:
-    return sum(place.lag for place in await app.group_offsets(group))
-
-
 async def until_read(app: AsyncCoordinator, group: str = GROUP, limit_s: float = 15.0) -> None:
-    """Wait until the group has settled everything."""
-    from coordinator.errors import NotFoundError
-
+    """Wait until the group, which may be about to be made, has settled everything."""
     deadline_s = time.monotonic() + limit_s
     while True:
-        try:
-            if not await lag(app, group):
+        # Not of a list without any: its group was not joined yet.
+        with contextlib.suppress(NotFoundError):
+            places = await app.group_offsets(group)
+            if places and not any(place.lag for place in places):
                 return
-        except NotFoundError:
-            pass
         assert time.monotonic() < deadline_s, f"lag is left after {limit_s:g} s"
         await asyncio.sleep(0.02)
