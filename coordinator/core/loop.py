@@ -207,6 +207,7 @@ class Engine(Deliveries):
         settled: list[Sequence[Range]] = []
         wakes_parked: list[Partition] = []
         for place, partition in enumerate(partitions, 1):
+            self._settle_acked(partition)
             if partition.recovering:
                 # Its window is being read again: what is done must be what resolve said, until that is in.
                 partition.sent = None
@@ -218,7 +219,7 @@ class Engine(Deliveries):
             for entry in entries:
                 entry["o"] = place
             hard.extend(entries)
-            if any(entry["k"] in ("clear", "dead", "behind") for entry in entries):
+            if any(entry["k"] in _WAKES for entry in entries):
                 wakes_parked.append(partition)
         if self.lonely is not None:
             # Nothing is handed out beside the message that runs alone; they are looked at after it.
@@ -247,8 +248,24 @@ class Engine(Deliveries):
             releases,
         )
 
+    def _settle_acked(self, partition: Partition) -> None:
+        """A failure that was sent, acked late, and not written: it is an ack now."""
+        for offset, failing in list(partition.failing.items()):
+            if failing.acked and failing.entry in partition.hard and failing.entry["k"] == "retry":
+                partition.hard.remove(failing.entry)
+                del partition.failing[offset]
+                partition.settled.append(offset)
+                # It may still be carried out late, or was parked before.
+                partition.hard.append({"k": "clear", "offset": offset, "key": failing.row[4]})
+                if offset not in partition.runs:
+                    self._fold(partition, offset)
+                self._leave(partition, failing.row)
+                self._queue(partition)
+
     def _park_behind(self, partitions: Sequence[Partition]) -> None:
         """Move what waits behind parked messages into the table, where it would fill the window or the ranges of done."""
+        if self.lonely is not None:
+            return
         for partition in partitions:
             waiting = partition.lanes.waiting_count
             room = self.limits.max_parked - len(partition.parked)
@@ -267,6 +284,10 @@ class Engine(Deliveries):
         ):
             return False
         if len(partitions) < len(self.partitions) or any(p.recovering for p in partitions):
+            return False
+        if any(entry["k"] in _WAKES for partition in partitions for entry in partition.hard):
+            # What waits behind a key is handed out with these: not in the exchange that leaves one message alone.
+            self._flush = True
             return False
         for partition in partitions:
             partition.hard.append({"k": "empty"})
@@ -342,6 +363,8 @@ class Engine(Deliveries):
                 continue
             self._on_outcome(partition, answer, changes, now_s)
             partition.recover(answer.seq, answer.committed, answer.hwm, answer.done, answer.acked)
+            # With an empty window nothing is read again, and nothing else would put it back in the queue.
+            self._queue(partition)
         self._settled_since_s = now_s if any(p.holds_unsaved for p in self.partitions.values()) else None
         self._expect = True
         return changes
@@ -584,6 +607,8 @@ class Engine(Deliveries):
 
 # Entries whose offset becomes done with them; the others may be sent twice.
 _FOUND_BY_OFFSET = ("retry", "dead")
+# Entries with which something that is parked may be handed out.
+_WAKES = ("clear", "dead", "behind")
 
 
 def _is_written(partition: Partition, answer: Resolved, entry: Entry, *, certain: bool) -> bool:

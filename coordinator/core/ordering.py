@@ -35,9 +35,7 @@ class _Lane:
     def free_for(self, offset: int) -> bool:
         """Nothing runs, and nothing that waits, in memory or in the table, comes before this offset."""
         return not (
-            self.running
-            or (self.held and self.held[0] < offset)
-            or (self.waiting and self.waiting[0][1] < offset)
+            self.running or (self.held and self.held[0] < offset) or (self.waiting and self.waiting[0][1] < offset)
         )
 
     def let_go(self, offset: int) -> None:

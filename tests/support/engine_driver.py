@@ -146,9 +146,7 @@ class Shell:
         self.database.now_s = max(self.database.now_s, self.now_s)
         settled, released, due = commit(self.database, self.id, request)
         rows, evidence, parked = read(self.database, request)
-        return self._note(
-            self.engine.on_exchanged(command, settled, released, rows, evidence, due, parked, self.now_s)
-        )
+        return self._note(self.engine.on_exchanged(command, settled, released, rows, evidence, due, parked, self.now_s))
 
     def until_waiting(self, most: int = 100) -> Wait:
         """Carry out commands until there is nothing to do at this time."""

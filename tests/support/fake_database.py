@@ -281,8 +281,11 @@ class FakeDatabase:
         if last.seq != entry.seq:
             return "stale", None
         finished = set(_offsets(entry.settled))
+        wakes: list[str | None] = []
         for line in entry.hard:
-            finished |= self._settle_hard(entry.key, claim, line, refused)
+            finished |= self._settle_hard(entry.key, claim, line, refused, wakes)
+        for name in dict.fromkeys(wakes):
+            claim.wake_behind(claim.epoch, name, self.now_s)
         window = range(last.committed, last.hwm)
         done = set(last.done) | {offset for offset in finished if offset in window}
         committed = last.committed
@@ -293,8 +296,10 @@ class FakeDatabase:
             hwm = committed
         return "ok", claim.write(entry.epoch, committed, hwm, (offset for offset in done if offset > committed))
 
-    def _settle_hard(self, key: PartitionKey, claim: ClaimRow, line: Mapping[str, Any], refused: list[int]) -> set[int]:
-        """One entry; returns what becomes done."""
+    def _settle_hard(
+        self, key: PartitionKey, claim: ClaimRow, line: Mapping[str, Any], refused: list[int], wakes: list[str | None]
+    ) -> set[int]:
+        """One entry; returns what becomes done. `wakes`: keys of which the next are handed out at the end."""
         kind, offset, epoch = line["k"], line.get("offset"), claim.epoch
         if kind == "retry":
             row = claim.retries.get(offset)
@@ -310,7 +315,7 @@ class FakeDatabase:
                 if parked not in claim.retries:
                     claim.retries[parked] = RetryRow(line["key"], 0, claim.crash_count(parked), self.now_s, behind=True)
             if not any(row.key == line["key"] and not row.behind for row in claim.retries.values()):
-                claim.wake_behind(epoch, line["key"], self.now_s)
+                wakes.append(line["key"])
             return set(line["offsets"])
         if kind == "alone":
             row = claim.retries.get(offset)
@@ -325,11 +330,11 @@ class FakeDatabase:
             if not self._bury(key, claim, line):
                 refused.append(offset)
                 return set()
-            claim.wake_behind(epoch, line["key"], self.now_s)
+            wakes.append(line["key"])
             return {offset}
         elif kind == "clear":
             claim.retries.pop(offset, None)
-            claim.wake_behind(epoch, line["key"], self.now_s)
+            wakes.append(line["key"])
         elif kind == "fold":
             claim.acks = {ack: at for ack, at in claim.acks.items() if ack[0] not in line["offsets"]}
         elif kind == "charged":
@@ -449,9 +454,7 @@ class FakeDatabase:
                 continue
             _, _, committed, hwm, done = claim.newest
             windows = [(max(lo, committed), min(hi, hwm)) for lo, hi in ranges]
-            rows += [
-                row for row in self._rows(ord_, key.topic_id, key.partition, windows) if row.offset not in done
-            ]
+            rows += [row for row in self._rows(ord_, key.topic_id, key.partition, windows) if row.offset not in done]
         return rows
 
     def gap_pass(
@@ -525,7 +528,7 @@ class FakeDatabase:
         new = claim.write(claim.epoch, committed, committed, (offset for offset in done if offset > committed))
         heads = {row.key for row in claim.retries.values() if not row.behind}
         for row in claim.retries.values():
-            if row.behind and row.key not in heads:
+            if row.behind and (row.key is None or row.key not in heads):
                 row.behind, row.next_at_s = False, self.now_s
         claim.crashes = {e: crash for e, crash in claim.crashes.items() if max(crash.offsets) >= committed}
         return Claim(

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from coordinator.model import Delivery, Message, PartitionKey
 
 
+# Of an ack that a handler's transaction has committed, and of which nobody knows yet.
+UNTOLD = 1 << 60
+
+
 @dataclass
 class ClaimLaws:
     """What is known of one claim.
@@ -49,6 +53,7 @@ class Laws:
         self.ordering = ordering
         self.max_crashes = max_crashes
         self.claims: dict[PartitionKey, ClaimLaws] = {key: ClaimLaws() for key in database.claims}
+        self.withdrawn = False
         self.starts = 0
         self.redeliveries = 0
         self.start_counts: dict[tuple[PartitionKey, int], int] = defaultdict(int)
@@ -104,7 +109,7 @@ class Laws:
         if before is not None:
             self.redeliveries += 1
             assert not _live(before, now_s), f"I8: {key}@{offset} is in flight twice in epoch {epoch}"
-        told = max(laws.attempts.get(offset, 1), 1 + laws.charged[offset])
+        told = max(1 if self.withdrawn else laws.attempts.get(offset, 1), 1 + laws.charged[offset])
         assert attempt >= told, f"I11: {key}@{offset}: attempt {attempt}, after {told} at least"
         laws.attempts[offset] = attempt
         row = claim.retries.get(offset)
@@ -182,7 +187,12 @@ class Laws:
         for offset in offsets:
             assert offset not in laws.settled, f"I18: {key}@{offset} has two effects"
             laws.worked.add(offset)
-            laws.settled[offset] = self.database.claims[key].newest.seq
+            laws.settled[offset] = UNTOLD
+
+    def on_told(self, key: PartitionKey, offset: int) -> None:
+        """The handler's COMMIT has returned."""
+        if offset in self.claims[key].settled:
+            self.claims[key].settled[offset] = 0
 
     def _accept(self, partition: Partition, offset: int) -> None:
         self.claims[partition.key].worked.add(offset)
@@ -204,9 +214,8 @@ class Laws:
                 waiting[:] = [entry for entry in waiting if entry[1] != offset]
 
     def on_withdrawn(self) -> None:
-        """A charge was withdrawn: attempts may be told anew that count it no more."""
-        for laws in self.claims.values():
-            laws.attempts.clear()
+        """A charge was withdrawn: its attempts are not told any more, but by who has read it before."""
+        self.withdrawn = True
 
     def on_end(self, running: Sequence[tuple[PartitionKey, int]]) -> None:
         """A process has ended, or was declared dead, while these were running in it."""
@@ -250,9 +259,12 @@ class Laws:
                 if dead.reason == "crash":
                     assert self.neighbours.get((key, offset), 0) == 0, f"I13: {key}@{offset} had neighbours"
             laws.buried_count = len(claim.buried)
+            transactional = {offset for offset, _ in claim.acks}
             gone = [offset for offset in laws.parked if offset not in claim.retries]
             for offset in [*range(laws.checked, newest.committed), *newest.done, *gone]:
-                if offset in laws.settled or offset in claim.retries or offset in log.burnt:
+                if laws.settled.get(offset, UNTOLD) != UNTOLD or offset in claim.retries or offset in log.burnt:
+                    continue
+                if offset in laws.settled and offset in transactional:
                     continue
                 assert offset in laws.worked, f"I3: {key}@{offset} is neither finished nor burnt: {newest}"
                 laws.settled[offset] = newest.seq

@@ -481,6 +481,7 @@ class Process:
         self.laws.on_ack(partition, message.delivery, before)
 
     def _acked(self, message: Message) -> None:
+        self.laws.on_told(message.delivery.owner.key, message.offset)
         self.engine.acked_in_transaction(message.delivery, self.simulation.now_s)
 
     def _nack(self, message: Message) -> None:
@@ -534,6 +535,8 @@ class Simulation:
         self._until(self.scenario.faulty_s)
         self._calm_down()
         end_s = self.now_s + self.scenario.calm_s
+        # A process that was being replaced, or a lease of the dead, may still move something.
+        self._until(self.now_s + 1.5 * LEASE_S)
         while True:
             self._until(self.now_s + 0.5)
             try:
