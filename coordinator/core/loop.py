@@ -498,7 +498,7 @@ class Engine(Deliveries):
             partition.facts.pop(offset, None)
             partition.handed.discard(offset)
             if partition.subscription.by_key:
-                partition.lanes.park(row[4], offset)
+                self._urge(partition, partition.lanes.park(row[4], offset))
             partition.due_at_s = min(partition.due_at_s, now_s + entry["delay_s"])
 
     def _forget(self, partition: Partition, row: Row) -> None:

@@ -89,12 +89,18 @@ class Lanes:
         self._lanes.pop(key, None)
         return None
 
-    def park(self, key: str | None, offset: int) -> None:
-        """The running message of a key failed and waits in the table: what comes after it is blocked."""
-        if key is not None:
-            lane = self._full(key)
-            lane.running = False
-            lane.hold(offset)
+    def park(self, key: str | None, offset: int) -> Row | None:
+        """The running message of a key failed and waits in the table: what comes after it is blocked.
+
+        Returns:
+            A straggler that comes before it and has waited for it to end, if there is one: that runs now.
+        """
+        if key is None:
+            return None
+        lane = self._full(key)
+        lane.running = False
+        lane.hold(offset)
+        return self._next(key, lane)
 
     def load(self, parked: Iterable[tuple[int, str | None]]) -> None:
         """Take in what a claim found parked."""
@@ -126,8 +132,8 @@ class Lanes:
     def hoarders(self, count: int, parked: Container[int]) -> Iterator[tuple[str, list[Row]]]:
         """Yield lanes that a parked message blocks, those with most waiting first, until `count` rows were yielded.
 
-        All that waits in a lane goes at once, in offset order, but for what is in the table already (it was handed out, and
-        its turn has not come). It has left the memory then, and counts as held.
+        All that waits in a lane behind its first parked message goes at once, in offset order, but for what is in the table
+        already (it was handed out, and its turn has not come). It has left the memory then, and counts as held.
         """
         blocked = [
             (key, lane)
@@ -137,10 +143,11 @@ class Lanes:
         for key, lane in sorted(blocked, key=lambda pair: -len(pair[1].waiting)):
             if count <= 0:
                 break
-            rows = [row for row in lane.waiting if row[1] not in parked]
+            head = lane.held[0]
+            rows = [row for row in lane.waiting if row[1] > head and row[1] not in parked]
             if not rows:
                 continue
-            lane.waiting = deque(row for row in lane.waiting if row[1] in parked)
+            lane.waiting = deque(row for row in lane.waiting if row[1] < head or row[1] in parked)
             for row in rows:
                 lane.hold(row[1])
             self.waiting_count -= len(rows)

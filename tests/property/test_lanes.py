@@ -83,7 +83,7 @@ class World:
         if row is not None:
             self.parked[row.offset] = row
             self.handed.discard(row.offset)
-            self.lanes.park(row.key, row.offset)
+            self.start(self.lanes.park(row.key, row.offset))
 
     def due_step(self, number):
         row = self.pick(self.parked, number)
@@ -109,6 +109,8 @@ class World:
         for key, rows in self.lanes.hoarders(1 + number % 5, self.handed):
             offsets = [row.offset for row in rows]
             assert offsets == sorted(offsets)
+            head = min(offset for offset, row in self.parked.items() if row.key == key)
+            assert offsets[0] > head, "who waits behind a head comes after it: nobody wakes what is before"
             for row in rows:
                 assert row.key == key
                 assert row.offset not in self.handed, "what is in the table already is not parked once more"
