@@ -154,6 +154,8 @@ class Engine(Deliveries):
                 continue
             if partition.gaps:
                 until_s = min(until_s, self._gap_poll_at_s)
+            if partition.refused:
+                until_s = min(until_s, partition.refused_until_s)
             if not stopped and not partition.revoking:
                 until_s = min(until_s, partition.due_at_s)
         deadline_s = self.heap.next_deadline_s()
@@ -163,6 +165,7 @@ class Engine(Deliveries):
         partitions = [p for p in self.partitions.values() if not p.uncertain and now_s >= p.busy_until_s]
         if not partitions:
             return None
+        self._send_refused(partitions, now_s)
         self._park_behind(partitions)
         emptying = self._empty_for_lonely(partitions)
         limits = self.limits
@@ -262,6 +265,13 @@ class Engine(Deliveries):
                 self._leave(partition, failing.row)
                 self._queue(partition)
 
+    def _send_refused(self, partitions: Sequence[Partition], now_s: float) -> None:
+        for partition in partitions:
+            if partition.refused and now_s >= partition.refused_until_s:
+                partition.hard.extend(partition.refused)
+                partition.refused.clear()
+                self._flush = True
+
     def _park_behind(self, partitions: Sequence[Partition]) -> None:
         """Move what waits behind parked messages into the table, where it would fill the window or the ranges of done."""
         if self.lonely is not None:
@@ -280,7 +290,7 @@ class Engine(Deliveries):
         if (
             lonely is None
             or lonely.stage != "draining"
-            or any(p.in_flight or p.failing for p in self.partitions.values())
+            or any(p.in_flight or len(p.failing) > len(p.refused) for p in self.partitions.values())
         ):
             return False
         if len(partitions) < len(self.partitions) or any(p.recovering for p in partitions):
@@ -447,9 +457,9 @@ class Engine(Deliveries):
             elif kind == "dead":
                 failing = partition.failing.get(entry["offset"])
                 if refused(entry["offset"]):
-                    # Nothing advanced; tried again, not faster than this.
-                    partition.hard.append(entry)
-                    self._settled_since_s = now_s + _REFUSED_PAUSE_S
+                    # Nothing advanced; tried again, not faster than this, whatever else is written meanwhile.
+                    partition.refused.append(entry)
+                    partition.refused_until_s = now_s + _REFUSED_PAUSE_S
                 elif failing is not None:
                     del partition.failing[entry["offset"]]
                     self._forget(partition, failing.row)

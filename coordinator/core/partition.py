@@ -43,6 +43,7 @@ class Partition:
             and what an earlier exchange did not write. hard: what is more than an ack.
         sent, sent_hard: What the exchange under way, or one of unknown outcome, carries.
         uncertain: An exchange's outcome is not known; nothing starts until it is.
+        refused: Dead letters that could not be stored; nothing advances over them, and they are sent again later.
         revoking: To be released as soon as nothing is in flight.
         lost: Owned by somebody else; settling calls are refused.
         busy_until_s: Somebody holds the claim's row: it is left alone until then.
@@ -82,6 +83,8 @@ class Partition:
         "queued",
         "ready",
         "recovering",
+        "refused",
+        "refused_until_s",
         "revoking",
         "runs",
         "saved_count",
@@ -128,6 +131,8 @@ class Partition:
         self.hard: list[Entry] = []
         self.sent: list[Range] | None = None
         self.sent_hard: list[Entry] = []
+        self.refused: list[Entry] = []
+        self.refused_until_s = 0.0
         self.sent_count = 0
         self.unproven = False
         self.ahead: list[Row] = []
