@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from coordinator.consumer.aio import AsyncConsumer
     from coordinator.consumer.blocking import Consumer
     from coordinator.errors import CoordinatorError, Reject, Retry
-    from coordinator.model import Message, Outgoing, Published
+    from coordinator.model import Message, Outgoing, Published, Scheduled
     from coordinator.producer.encode import Codec
     from coordinator.settings import Settings
 
@@ -27,6 +27,7 @@ _PLACES = {
     "Published": "coordinator.model",
     "Reject": "coordinator.errors",
     "Retry": "coordinator.errors",
+    "Scheduled": "coordinator.model",
     "Settings": "coordinator.settings",
 }
 
@@ -42,6 +43,7 @@ __all__ = [
     "Published",
     "Reject",
     "Retry",
+    "Scheduled",
     "Settings",
 ]
 

@@ -8,8 +8,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from datetime import datetime
 from types import FrameType, TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, overload
 from uuid import UUID
 
 from coordinator.consumer.aio import AsyncConsumer, AsyncWorkers, is_async
@@ -24,10 +25,22 @@ from coordinator.db.dsn import conninfo
 from coordinator.db.uninterrupted import uninterrupted
 from coordinator.dead_letters import AsyncDeadLetters, DeadLetters
 from coordinator.errors import ConfigError, NotFoundError
-from coordinator.model import GroupInfo, GroupMember, GroupOffset, Message, Outgoing, Published, Source, TopicInfo
+from coordinator.maintenance import loop as maintenance
+from coordinator.maintenance.loop import Done
+from coordinator.model import (
+    GroupInfo,
+    GroupMember,
+    GroupOffset,
+    Message,
+    Outgoing,
+    Published,
+    Scheduled,
+    Source,
+    TopicInfo,
+)
 from coordinator.producer.aio import AsyncProducer
 from coordinator.producer.blocking import Producer
-from coordinator.producer.encode import JSON, Codec
+from coordinator.producer.encode import JSON, Codec, OnDuplicate
 from coordinator.protocol import admin, messages, topics
 from coordinator.protocol.statement import Flow, Statement
 from coordinator.settings import EMBEDDED, Settings, find_dsn, find_schema
@@ -134,14 +147,32 @@ class Coordinator(_Base):
         *,
         max_message_bytes: int = _DEFAULT_MAX_MESSAGE_BYTES,
         wake: bool = True,
+        dedup_window_s: float | None = None,
+        max_backlog: int | None = None,
     ) -> bool:
-        """Create a topic; False if it exists with as many partitions.
+        """Create a topic; False if it exists with as many partitions, whose settings are left as they are.
+
+        Args:
+            max_message_bytes: The largest payload it takes.
+            wake: Wake waiting consumers with NOTIFY; else they poll.
+            dedup_window_s: How long a dedup key, or a message_id that the publisher gives, keeps a second message with the
+                same one out. None: message_ids are not compared, and dedup keys for a day.
+            max_backlog: Refuse publishes while the slowest group has so many messages to settle.
 
         Raises:
             ConflictError: It exists with another number of partitions.
             InvalidInputError: A name or number that no topic can have.
         """
-        return self._execute(topics.create_topic(name, partitions, max_message_bytes, wake=wake))
+        return self._execute(
+            topics.create_topic(
+                name,
+                partitions,
+                max_message_bytes,
+                wake=wake,
+                dedup_window_s=dedup_window_s,
+                max_backlog=max_backlog,
+            )
+        )
 
     def topics(self) -> list[TopicInfo]:
         """All topics by name."""
@@ -159,6 +190,21 @@ class Coordinator(_Base):
 
     # ---- publishing
 
+    @overload
+    def publish(
+        self,
+        topic: str,
+        value: object,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        correlation_id: str | None = None,
+        traceparent: str | None = None,
+        partition: int | None = None,
+        wake: bool = True,
+        connection: object = None,
+    ) -> Published: ...
+    @overload
     def publish(
         self,
         topic: str,
@@ -170,29 +216,72 @@ class Coordinator(_Base):
         correlation_id: str | None = None,
         traceparent: str | None = None,
         partition: int | None = None,
+        dedup_key: str | None = None,
+        on_duplicate: OnDuplicate = "return",
+        delay_s: float | None = None,
+        deliver_at: datetime | None = None,
         wake: bool = True,
         connection: object = None,
-    ) -> Published:
+    ) -> Published | Scheduled: ...
+    def publish(
+        self,
+        topic: str,
+        value: object,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        message_id: UUID | str | None = None,
+        correlation_id: str | None = None,
+        traceparent: str | None = None,
+        partition: int | None = None,
+        dedup_key: str | None = None,
+        on_duplicate: OnDuplicate = "return",
+        delay_s: float | None = None,
+        deliver_at: datetime | None = None,
+        wake: bool = True,
+        connection: object = None,
+    ) -> Published | Scheduled:
         """Publish one message, in a transaction of its own, or in the caller's where a connection is given.
 
         Args:
             connection: A psycopg connection, a SQLAlchemy session or connection, or a Django connection. The message exists
                 when its transaction commits; nothing here commits it.
             wake: False leaves the NOTIFY out; needed before PREPARE TRANSACTION.
+            dedup_key: Of messages with the same one within the topic's window only the first is published: a publish whose
+                outcome is unknown is simply repeated. On a topic with a window, message_id counts as one.
+            on_duplicate: "return" the first one's place, or "raise" DuplicateError.
+            delay_s: Publish so many seconds from now.
+            deliver_at: Publish then, an aware datetime; at once where it has passed.
+
+        Returns:
+            Its place; for a message with a time ahead, or a duplicate of such, when it is due.
 
         Raises:
             NotFoundError: No such topic.
             InvalidInputError: The message cannot be stored as it is; MessageTooLargeError if it is too large.
+            DuplicateError: The dedup key was used within the window, and on_duplicate is "raise".
+            BacklogError: The topic has a limit, and its slowest group is further behind. Nothing was published.
+            PoolExhaustedError: All connections of the pool are in use. Nothing was published.
             UnavailableError: No database. If the connection was lost under way, the outcome is unknown.
         """
-        message = Outgoing(value, key, headers, message_id, correlation_id, traceparent, partition)
-        return self._producer.publish_many(topic, [message], wake=wake, connection=connection)[0]
+        message = Outgoing(
+            value, key, headers, message_id, correlation_id, traceparent, partition, dedup_key, delay_s, deliver_at
+        )
+        return self._producer.publish_many(
+            topic, [message], wake=wake, on_duplicate=on_duplicate, connection=connection
+        )[0]
 
     def publish_many(
-        self, topic: str, messages: Iterable[Outgoing | object], *, wake: bool = True, connection: object = None
-    ) -> Sequence[Published]:
+        self,
+        topic: str,
+        messages: Iterable[Outgoing | object],
+        *,
+        on_duplicate: OnDuplicate = "return",
+        wake: bool = True,
+        connection: object = None,
+    ) -> Sequence[Published | Scheduled]:
         """Publish a batch in one statement, all or nothing; order is kept per partition. See `publish`."""
-        return self._producer.publish_many(topic, messages, wake=wake, connection=connection)
+        return self._producer.publish_many(topic, messages, wake=wake, on_duplicate=on_duplicate, connection=connection)
 
     # ---- reading
 
@@ -274,8 +363,31 @@ class Coordinator(_Base):
         runtime.check()
         return 0 if clean else 1
 
+    def maintain(self, *, once: bool = False, install_signal_handlers: bool = True) -> Done:
+        """Publish scheduled messages when they are due and forget old dedup keys, until SIGTERM, SIGINT or `stop`.
+
+        Every consumer process does that by the way; call this where messages are scheduled and nothing of ours consumes.
+
+        Args:
+            once: Do what is to be done now, and return.
+
+        Returns:
+            With `once` what was done, else zeros.
+
+        Raises:
+            SchemaVersionError: The schema is not installed, or of another version.
+            UnavailableError: There is no database at the start; later it is waited for.
+        """
+        where = (self.dsn, self.schema, self.settings.connect_timeout_s, f"coordinator maintain {self.client_id}"[:63])
+        if once:
+            return maintenance.once(*where)
+        self._stop.clear()
+        with _signals() if install_signal_handlers else _nothing() as signals:
+            maintenance.run(*where, stopped=lambda: self._stop.is_set() or bool(signals))
+        return Done()
+
     def stop(self) -> None:
-        """Make `run` return; from any thread or handler."""
+        """Make `run` or `maintain` return; from any thread or handler."""
         self._stop.set()
 
     # ---- groups
@@ -354,9 +466,20 @@ class AsyncCoordinator(_Base):
         *,
         max_message_bytes: int = _DEFAULT_MAX_MESSAGE_BYTES,
         wake: bool = True,
+        dedup_window_s: float | None = None,
+        max_backlog: int | None = None,
     ) -> bool:
         """`Coordinator.create_topic`."""
-        return await self._execute(topics.create_topic(name, partitions, max_message_bytes, wake=wake))
+        return await self._execute(
+            topics.create_topic(
+                name,
+                partitions,
+                max_message_bytes,
+                wake=wake,
+                dedup_window_s=dedup_window_s,
+                max_backlog=max_backlog,
+            )
+        )
 
     async def topics(self) -> list[TopicInfo]:
         """`Coordinator.topics`."""
@@ -374,6 +497,21 @@ class AsyncCoordinator(_Base):
 
     # ---- publishing
 
+    @overload
+    async def publish(
+        self,
+        topic: str,
+        value: object,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        correlation_id: str | None = None,
+        traceparent: str | None = None,
+        partition: int | None = None,
+        wake: bool = True,
+        connection: object = None,
+    ) -> Published: ...
+    @overload
     async def publish(
         self,
         topic: str,
@@ -385,18 +523,53 @@ class AsyncCoordinator(_Base):
         correlation_id: str | None = None,
         traceparent: str | None = None,
         partition: int | None = None,
+        dedup_key: str | None = None,
+        on_duplicate: OnDuplicate = "return",
+        delay_s: float | None = None,
+        deliver_at: datetime | None = None,
         wake: bool = True,
         connection: object = None,
-    ) -> Published:
+    ) -> Published | Scheduled: ...
+    async def publish(
+        self,
+        topic: str,
+        value: object,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        message_id: UUID | str | None = None,
+        correlation_id: str | None = None,
+        traceparent: str | None = None,
+        partition: int | None = None,
+        dedup_key: str | None = None,
+        on_duplicate: OnDuplicate = "return",
+        delay_s: float | None = None,
+        deliver_at: datetime | None = None,
+        wake: bool = True,
+        connection: object = None,
+    ) -> Published | Scheduled:
         """`Coordinator.publish`; connection is a psycopg AsyncConnection."""
-        message = Outgoing(value, key, headers, message_id, correlation_id, traceparent, partition)
-        return (await self._producer.publish_many(topic, [message], wake=wake, connection=connection))[0]
+        message = Outgoing(
+            value, key, headers, message_id, correlation_id, traceparent, partition, dedup_key, delay_s, deliver_at
+        )
+        batch = await self._producer.publish_many(
+            topic, [message], wake=wake, on_duplicate=on_duplicate, connection=connection
+        )
+        return batch[0]
 
     async def publish_many(
-        self, topic: str, messages: Iterable[Outgoing | object], *, wake: bool = True, connection: object = None
-    ) -> Sequence[Published]:
+        self,
+        topic: str,
+        messages: Iterable[Outgoing | object],
+        *,
+        on_duplicate: OnDuplicate = "return",
+        wake: bool = True,
+        connection: object = None,
+    ) -> Sequence[Published | Scheduled]:
         """`Coordinator.publish_many`."""
-        return await self._producer.publish_many(topic, messages, wake=wake, connection=connection)
+        return await self._producer.publish_many(
+            topic, messages, wake=wake, on_duplicate=on_duplicate, connection=connection
+        )
 
     # ---- reading
 

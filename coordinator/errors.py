@@ -1,7 +1,7 @@
 """What can go wrong, by what the caller should do about it, and the SQLSTATE that says so.
 
 Callers choose by class: fix the call (`ConfigError`, `InvalidInputError`, `NotFoundError`, `ConflictError`,
-`IsolationError`, `DeniedError`), rejoin (`FencedError`), or try again later (`UnavailableError`).
+`IsolationError`, `DeniedError`), rejoin (`FencedError`), or try again later (`UnavailableError`, `BacklogError`).
 The functions of the schema raise `KGnnn`; the table below is the only list of these codes on this side.
 """
 
@@ -49,6 +49,20 @@ class NotFoundError(CoordinatorError):
 
 class ConflictError(CoordinatorError):
     """It exists already, with other properties. Use what is there, or change it on purpose."""
+
+
+class DuplicateError(ConflictError):
+    """A message with this dedup key was published within the window, and the caller asked to be told by an error.
+
+    Nothing of the batch was published. `detail` is JSON: message_id, partition, offset and due_at of the first one.
+    """
+
+
+class BacklogError(CoordinatorError):
+    """The topic takes no messages: its slowest group is further behind than its `max_backlog`. Nothing was published.
+
+    Publish again later, as it is; find out why the group is behind.
+    """
 
 
 class IsolationError(CoordinatorError):
@@ -130,6 +144,13 @@ class UnavailableError(CoordinatorError):
     """
 
 
+class PoolExhaustedError(UnavailableError):
+    """All connections of the pool were in use for too long; nothing was sent.
+
+    Try again, publish from fewer threads or tasks at once, or raise `pool_size` or `pool_timeout_s`.
+    """
+
+
 # 57P04 (the database was dropped) is missing on purpose: waiting does not bring it back.
 CLASS_BY_SQLSTATE: dict[str, type[CoordinatorError]] = {
     "KG001": StaleEpochError,
@@ -140,6 +161,8 @@ CLASS_BY_SQLSTATE: dict[str, type[CoordinatorError]] = {
     "KG006": MessageTooLargeError,
     "KG007": IsolationError,
     "KG008": DeniedError,
+    "KG009": BacklogError,
+    "KG010": DuplicateError,
     "KG011": AlreadySettledError,
     "42501": DeniedError,  # insufficient_privilege: not even the function may be called
     "57P01": UnavailableError,  # admin_shutdown, also pg_terminate_backend

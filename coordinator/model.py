@@ -49,6 +49,10 @@ class Outgoing:
         headers: A JSON object of strings or other JSON values.
         message_id: Generated where it is None.
         partition: Overrides the key's partition.
+        dedup_key: Of messages with the same one, the first within the topic's window is published, and no other. Without
+            one, the message_id counts as such on topics that have a window.
+        delay_s: Published so many seconds after the call; for consumers it does not exist before.
+        deliver_at: Published then, an aware datetime; at once where it has passed by the server's clock.
     """
 
     value: object
@@ -58,20 +62,53 @@ class Outgoing:
     correlation_id: str | None = None
     traceparent: str | None = None
     partition: int | None = None
+    dedup_key: str | None = None
+    delay_s: float | None = None
+    deliver_at: datetime | None = None
 
 
 class Published(NamedTuple):
-    """The place that a message was given; it exists for readers once the transaction has committed."""
+    """The place that a message was given; it exists for readers once the transaction has committed.
+
+    `duplicate`: the place and id are those of an earlier message with the same dedup key; this one was not published.
+    """
 
     topic: str
     partition: int
     offset: int
     message_id: UUID
+    duplicate: bool = False
+
+
+class Scheduled(NamedTuple):
+    """A message that waits to be published at `due_at`, once the transaction has committed; it has no place yet.
+
+    `duplicate`: time and id are those of an earlier message with the same dedup key, which still waits.
+    """
+
+    topic: str
+    message_id: UUID
+    due_at: datetime
+    duplicate: bool = False
+
+    @property
+    def partition(self) -> None:
+        return None
+
+    @property
+    def offset(self) -> None:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic as it is now. `high_offsets`: the highest offset handed out per partition, -1 for none yet."""
+    """A topic as it is now.
+
+    Attributes:
+        high_offsets: The highest offset handed out per partition, -1 for none yet.
+        dedup_window_s: How long message ids are compared; None: not at all.
+        max_backlog: Publishes are refused while the slowest group has so many messages to settle; None: never.
+    """
 
     topic_id: int
     name: str
@@ -84,6 +121,8 @@ class TopicInfo:
     created_at: datetime
     high_offsets: tuple[int, ...]
     size_bytes: int
+    dedup_window_s: float | None
+    max_backlog: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@
    1  Done, with a finding: what was asked for is not there or not as it should be, such as no schema installed.
    2  The call has to be changed: usage, settings, a schema of another version, unknown names, input that cannot be
       stored (`ConfigError`, `NotFoundError`, `InvalidInputError`).
-   3  No database (`UnavailableError`); the same call may work later.
+   3  Not now: no database (`UnavailableError`), or a topic whose groups are too far behind (`BacklogError`); the same call
+      may work later.
    4  Refused, and a repetition is refused as well (`ConflictError`, `FencedError`, `DeniedError`).
    5  Failed otherwise: an error of the database that has no meaning of its own here, output that could not be written,
       a bug.
@@ -16,6 +17,7 @@
 """
 
 from coordinator.errors import (
+    BacklogError,
     ConfigError,
     ConflictError,
     DeniedError,
@@ -39,6 +41,7 @@ _CODE_BY_CLASS: dict[type[Exception], int] = {
     NotFoundError: USAGE,
     InvalidInputError: USAGE,
     UnavailableError: UNAVAILABLE,
+    BacklogError: UNAVAILABLE,
     ConflictError: REFUSED,
     FencedError: REFUSED,
     DeniedError: REFUSED,

@@ -19,6 +19,7 @@ COMMANDS = {
     "run": Lazy("coordinator.cli.run:run", "Run the handlers of an application, in one process or several."),
     "db": Lazy("coordinator.cli.db:db", "Install, upgrade and downgrade the schema."),
     "config": Lazy("coordinator.cli.config:config", "Show the settings in force and where each came from."),
+    "maintain": Lazy("coordinator.cli.maintain:maintain", "Publish scheduled messages when they are due."),
     "bench": Lazy("coordinator.cli.bench:bench", "Measure what this database can do."),
     "demo": Lazy("coordinator.cli.demo.command:demo", "See the product at work."),
 }

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn, cast
 import click
 
 from coordinator.errors import CoordinatorError, InvalidInputError, UnavailableError
-from coordinator.model import Outgoing
+from coordinator.model import Outgoing, Published
 from coordinator.producer.encode import MAX_KEY_BYTES, json_encode
 
 if TYPE_CHECKING:
@@ -141,6 +141,7 @@ def publish(app: "Coordinator", topic: str, stream: IO[bytes], form: Form, *, ba
     try:
         for batch in batches(stream, form, batch_size=batch_size, max_message_bytes=max_message_bytes):
             for place in app.publish_many(topic, batch.messages):
+                assert isinstance(place, Published)  # none of them was given a time
                 summary.add(place.partition, place.offset)
             summary.batch_count += 1
             batch = Batch()  # noqa: PLW2901 - what an error says of an unsent batch must not be said of a sent one

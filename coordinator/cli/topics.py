@@ -31,14 +31,42 @@ def topics() -> None:
 @click.option(
     "--wake/--no-wake", default=True, show_default=True, help="Wake waiting consumers with NOTIFY; else they poll."
 )
+@click.option(
+    "--dedup-window-s",
+    type=float,
+    metavar="SECONDS",
+    help="How long a dedup key or message id keeps another message out; else ids are not compared, and keys for a day.",
+)
+@click.option(
+    "--max-backlog",
+    type=int,
+    metavar="MESSAGES",
+    help="Refuse publishes while the slowest group has so many messages to settle; else never.",
+)
 @pass_options
-def create(options: Options, name: str, *, partitions: int, max_message_bytes: int, wake: bool) -> None:
+def create(
+    options: Options,
+    name: str,
+    *,
+    partitions: int,
+    max_message_bytes: int,
+    wake: bool,
+    dedup_window_s: float | None,
+    max_backlog: int | None,
+) -> None:
     """Make a topic.
 
     One that exists with as many partitions is left as it is; with another number it is an error (exit code 4).
     """
     with options.coordinator() as app:
-        created = app.create_topic(name, partitions, max_message_bytes=max_message_bytes, wake=wake)
+        created = app.create_topic(
+            name,
+            partitions,
+            max_message_bytes=max_message_bytes,
+            wake=wake,
+            dedup_window_s=dedup_window_s,
+            max_backlog=max_backlog,
+        )
     if options.as_json:
         output.json_object({"topic": name, "partitions": partitions, "created": created})
     else:
@@ -88,6 +116,8 @@ def describe(options: Options, name: str) -> None:
             "FIRST-SEGMENT",
             "MAX-MESSAGE-BYTES",
             "WAKE",
+            "DEDUP-WINDOW-S",
+            "MAX-BACKLOG",
             "CREATED",
         ),
         [
@@ -100,6 +130,8 @@ def describe(options: Options, name: str) -> None:
                 topic.first_segment,
                 topic.max_message_bytes,
                 topic.wake,
+                topic.dedup_window_s,
+                topic.max_backlog,
                 topic.created_at,
             )
         ],

@@ -5,7 +5,8 @@ array is one join of bytes, and the answer of a publish is read lazily, where it
 """
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Any
 from uuid import UUID
@@ -17,6 +18,8 @@ _BYTEA_ARRAY, _TEXT_ARRAY, _UUID_ARRAY, _INT4_ARRAY = 1001, 1009, 2951, 1007
 _HEADER = struct.Struct("!iiIii")
 _LENGTH = struct.Struct("!i").pack
 _NULL = _LENGTH(-1)
+# Times travel as microseconds since then.
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 class BinaryArray:
@@ -84,6 +87,36 @@ def read_ints(data: bytes, code: str) -> tuple[int, ...]:
         return ()
     count = (len(data) - _HEADER.size) // (4 + struct.calcsize("!" + code))
     return struct.unpack_from("!" + f"4x{code}" * count, data, _HEADER.size)
+
+
+def read_nullable_ints(data: bytes, code: str) -> tuple[int | None, ...]:
+    """`read_ints` for an array that may hold nulls."""
+    return tuple(None if item is None else struct.unpack("!" + code, item)[0] for item in _items(data))
+
+
+def read_bools(data: bytes) -> tuple[bool, ...]:
+    """Decode a boolean[] without nulls."""
+    return tuple(item == b"\x01" for item in _items(data))
+
+
+def read_times(data: bytes) -> tuple[datetime | None, ...]:
+    """Decode a timestamptz[]."""
+    return tuple(
+        None if microseconds is None else _EPOCH + timedelta(microseconds=microseconds)
+        for microseconds in read_nullable_ints(data, "q")
+    )
+
+
+def _items(data: bytes) -> Iterator[bytes | None]:
+    place = _HEADER.size
+    while place < len(data):
+        length = struct.unpack_from("!i", data, place)[0]
+        place += 4
+        if length < 0:
+            yield None
+        else:
+            yield data[place : place + length]
+            place += length
 
 
 def read_uuid(data: bytes, place: int) -> UUID:

@@ -17,7 +17,7 @@ from coordinator.db.dsn import conninfo
 from coordinator.db.schema import protocol_checked
 from coordinator.db.translate import translated
 from coordinator.db.uninterrupted import uninterrupted
-from coordinator.errors import ConfigError, UnavailableError
+from coordinator.errors import ConfigError, PoolExhaustedError, UnavailableError
 
 # A vanished peer is noticed within some 15 s, on an idle connection as on one that waits for an answer.
 # A connection that worked this recently is lent without trying it.
@@ -69,13 +69,6 @@ def _threshold(prepare: bool) -> int | None:
     return 5 if prepare else None
 
 
-def _exhausted(timeout_s: float, size: int) -> str:
-    return (
-        f"no connection to the database within {timeout_s:g} s: all {size} of the pool are in use, or the server does not "
-        "answer"
-    )
-
-
 class Pool:
     """Connections for publishing, administration or handlers, opened when first needed."""
 
@@ -101,6 +94,8 @@ class Pool:
         self._pool: ConnectionPool[psycopg.Connection[Any]] | None = None
         # When each connection was last seen to work, monotonic.
         self._used_s: WeakKeyDictionary[psycopg.Connection[Any], float] = WeakKeyDictionary()
+        self._lent_count = 0
+        self._counting = threading.Lock()
 
     def open(self) -> None:
         """Connect once by hand, which tells why if it fails, and check that client and schema speak the same protocol."""
@@ -129,7 +124,8 @@ class Pool:
         """Lend a connection in autocommit mode; what goes wrong on it is raised as our errors.
 
         Raises:
-            UnavailableError: If none is free, or none could be opened, in time.
+            PoolExhaustedError: If all are in use and none became free in time.
+            UnavailableError: If none could be opened in time.
         """
         with self.lent() as lent, translated(lent):
             yield lent
@@ -140,9 +136,13 @@ class Pool:
         self.open()
         assert self._pool is not None
         lent = self._working(self._pool)
+        with self._counting:
+            self._lent_count += 1
         try:
             yield lent
         finally:
+            with self._counting:
+                self._lent_count -= 1
             self._used_s[lent] = time.monotonic()
             self._pool.putconn(lent)
 
@@ -152,7 +152,7 @@ class Pool:
             try:
                 lent = pool.getconn()
             except PoolTimeout as error:
-                raise UnavailableError(_exhausted(self._timeout_s, self._size)) from error
+                raise _not_lent(self._lent_count, self._size, self._timeout_s) from error
             if time.monotonic() - self._used_s.get(lent, float("-inf")) < _TRUSTED_S:
                 return lent
             try:
@@ -194,6 +194,7 @@ class AsyncPool:
         self._pool: AsyncConnectionPool[psycopg.AsyncConnection[Any]] | None = None
         # When each connection was last seen to work, monotonic.
         self._used_s: WeakKeyDictionary[psycopg.AsyncConnection[Any], float] = WeakKeyDictionary()
+        self._lent_count = 0
 
     async def open(self) -> None:
         """`Pool.open`."""
@@ -233,9 +234,11 @@ class AsyncPool:
         assert self._pool is not None
         pool = self._pool
         lent = await self._working(pool)
+        self._lent_count += 1
         try:
             yield lent
         finally:
+            self._lent_count -= 1
             self._used_s[lent] = time.monotonic()
             await uninterrupted(pool.putconn(lent))
 
@@ -245,7 +248,7 @@ class AsyncPool:
             try:
                 lent = await pool.getconn()
             except PoolTimeout as error:
-                raise UnavailableError(_exhausted(self._timeout_s, self._size)) from error
+                raise _not_lent(self._lent_count, self._size, self._timeout_s) from error
             if time.monotonic() - self._used_s.get(lent, float("-inf")) < _TRUSTED_S:
                 return lent
             try:
@@ -263,6 +266,18 @@ class AsyncPool:
         if self._pool is not None:
             pool, self._pool = self._pool, None
             await uninterrupted(pool.close())
+
+
+def _not_lent(lent_count: int, size: int, timeout_s: float) -> UnavailableError:
+    """Tell a pool that is too small from a server that does not answer: only the first has lent all it may."""
+    if lent_count >= size:
+        return PoolExhaustedError(
+            f"no free connection within {timeout_s:g} s: all {size} of the pool are in use; pool_size and pool_timeout_s "
+            "are settings"
+        )
+    return UnavailableError(
+        f"no connection to the database within {timeout_s:g} s: the server does not answer, or takes no more connections"
+    )
 
 
 def callers(connection: object) -> psycopg.Connection[Any]:

@@ -9,14 +9,12 @@ from psycopg.adapt import AdaptersMap
 
 from coordinator.db import arrays
 from coordinator.db.translate import translate
-from coordinator.model import Published
-from coordinator.protocol.messages import PUBLISH_MANY
+from coordinator.model import Published, Scheduled
+from coordinator.protocol.messages import PublishCall
 from coordinator.protocol.placeholder import render
 
 _ADAPTERS = AdaptersMap(psycopg.adapters)
 arrays.register(_ADAPTERS)
-
-Parameters = tuple[object, ...]
 
 
 class _Cursor(psycopg.Cursor[Any]):
@@ -27,25 +25,42 @@ class _AsyncCursor(psycopg.AsyncCursor[Any]):
     adapters = property(lambda _self: _ADAPTERS)
 
 
-class PublishedBatch(Sequence[Published]):
+class PublishedBatch(Sequence[Published | Scheduled]):
     """The places of a batch's messages, in the order in which they were given; decoded where they are looked at."""
 
-    __slots__ = ("_ids", "_offsets", "_partitions", "_topic")
+    __slots__ = ("_due_ats", "_duplicates", "_ids", "_offsets", "_partitions", "_topic")
 
-    def __init__(self, topic: str, partitions: bytes, offsets: bytes, ids: bytes) -> None:
+    def __init__(
+        self,
+        topic: str,
+        partitions: bytes,
+        offsets: bytes,
+        ids: bytes,
+        duplicates: bytes | None = None,
+        due_ats: bytes | None = None,
+    ) -> None:
         self._topic = topic
-        self._partitions = arrays.read_ints(partitions, "i")
-        self._offsets = arrays.read_ints(offsets, "q")
+        self._partitions: Sequence[int | None]
+        self._offsets: Sequence[int | None]
+        if due_ats is None:
+            self._partitions = arrays.read_ints(partitions, "i")
+            self._offsets = arrays.read_ints(offsets, "q")
+        else:
+            # What waits for its time has no place.
+            self._partitions = arrays.read_nullable_ints(partitions, "i")
+            self._offsets = arrays.read_nullable_ints(offsets, "q")
         self._ids = ids
+        self._duplicates = None if duplicates is None else arrays.read_bools(duplicates)
+        self._due_ats = None if due_ats is None else arrays.read_times(due_ats)
 
     def __len__(self) -> int:
         return len(self._offsets)
 
     @overload
-    def __getitem__(self, place: int) -> Published: ...
+    def __getitem__(self, place: int) -> Published | Scheduled: ...
     @overload
-    def __getitem__(self, place: slice) -> list[Published]: ...
-    def __getitem__(self, place: int | slice) -> Published | list[Published]:
+    def __getitem__(self, place: slice) -> list[Published | Scheduled]: ...
+    def __getitem__(self, place: int | slice) -> Published | Scheduled | list[Published | Scheduled]:
         if isinstance(place, slice):
             return [self._at(index) for index in range(*place.indices(len(self)))]
         index = place + len(self) if place < 0 else place
@@ -54,18 +69,26 @@ class PublishedBatch(Sequence[Published]):
             raise IndexError(message)
         return self._at(index)
 
-    def __iter__(self) -> Iterator[Published]:
+    def __iter__(self) -> Iterator[Published | Scheduled]:
         return (self._at(index) for index in range(len(self)))
 
-    def _at(self, index: int) -> Published:
-        return Published(self._topic, self._partitions[index], self._offsets[index], arrays.read_uuid(self._ids, index))
+    def _at(self, index: int) -> Published | Scheduled:
+        message_id = arrays.read_uuid(self._ids, index)
+        duplicate = self._duplicates is not None and self._duplicates[index]
+        due_at = None if self._due_ats is None else self._due_ats[index]
+        if due_at is not None:
+            return Scheduled(self._topic, message_id, due_at, duplicate)
+        partition, offset = self._partitions[index], self._offsets[index]
+        assert partition is not None
+        assert offset is not None
+        return Published(self._topic, partition, offset, message_id, duplicate)
 
 
-def run(connection: psycopg.Connection[Any], schema: str, topic: str, parameters: Parameters) -> PublishedBatch:
+def run(connection: psycopg.Connection[Any], schema: str, topic: str, call: PublishCall) -> PublishedBatch:
     """Publish in whatever transaction the connection is in; one round trip."""
     cursor = _Cursor(connection)
     try:
-        cursor.execute(render(PUBLISH_MANY, schema), parameters, binary=True)
+        cursor.execute(render(call.text, schema), call.parameters, binary=True)
         if connection.pgconn.pipeline_status:
             cursor.fetchone()
     except psycopg.Error as error:
@@ -73,13 +96,11 @@ def run(connection: psycopg.Connection[Any], schema: str, topic: str, parameters
     return _batch(topic, cursor.pgresult)
 
 
-async def arun(
-    connection: psycopg.AsyncConnection[Any], schema: str, topic: str, parameters: Parameters
-) -> PublishedBatch:
+async def arun(connection: psycopg.AsyncConnection[Any], schema: str, topic: str, call: PublishCall) -> PublishedBatch:
     """`run` for an AsyncConnection."""
     cursor = _AsyncCursor(connection)
     try:
-        await cursor.execute(render(PUBLISH_MANY, schema), parameters, binary=True)
+        await cursor.execute(render(call.text, schema), call.parameters, binary=True)
         if connection.pgconn.pipeline_status:
             await cursor.fetchone()
     except psycopg.Error as error:
@@ -90,7 +111,7 @@ async def arun(
 def _batch(topic: str, result: Any) -> PublishedBatch:
     assert result is not None
     assert result.fformat(0) == pq.Format.BINARY
-    return PublishedBatch(topic, result.get_value(0, 0), result.get_value(0, 1), result.get_value(0, 2))
+    return PublishedBatch(topic, *(result.get_value(0, column) for column in range(result.nfields)))
 
 
 def _ours(error: psycopg.Error, connection: psycopg.BaseConnection[Any]) -> Exception:

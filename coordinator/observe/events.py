@@ -24,3 +24,5 @@ ACK_REFUSED = "ack.refused"
 HANDLER_INTERRUPTED = "handler.interrupted"
 # Something did not let the event loop go on: no heartbeat, no deadline moved, no message handed over meanwhile.
 HANDLER_BLOCKED_LOOP = "handler.blocked_loop"
+MAINTENANCE_FAILED = "maintenance.failed"
+MOVE_FAILED = "move.failed"

@@ -11,7 +11,7 @@ from coordinator.db.connect import AsyncPool, acallers
 from coordinator.db.drive import aexecute
 from coordinator.db.publish import PublishedBatch
 from coordinator.model import Outgoing
-from coordinator.producer.encode import Codec, outgoing, parameters
+from coordinator.producer.encode import Codec, OnDuplicate, outgoing, publish_call
 from coordinator.producer.limits import KnownLimits
 from coordinator.protocol.topics import max_message_bytes
 
@@ -26,21 +26,32 @@ class AsyncProducer:
         self._limits = KnownLimits()
 
     async def publish_many(
-        self, topic: str, messages: Iterable[Outgoing | object], *, wake: bool, connection: object
+        self,
+        topic: str,
+        messages: Iterable[Outgoing | object],
+        *,
+        wake: bool,
+        on_duplicate: OnDuplicate,
+        connection: object,
     ) -> PublishedBatch:
         """`Producer.publish_many`."""
         batch = outgoing(messages)
         if connection is not None:
-            return await self._run(acallers(connection), topic, batch, wake=wake)
+            return await self._run(acallers(connection), topic, batch, wake, on_duplicate)
         async with self._pool.connection() as own:
-            return await self._run(own, topic, batch, wake=wake)
+            return await self._run(own, topic, batch, wake, on_duplicate)
 
     async def _run(
-        self, connection: psycopg.AsyncConnection[Any], topic: str, batch: list[Outgoing], *, wake: bool
+        self,
+        connection: psycopg.AsyncConnection[Any],
+        topic: str,
+        batch: list[Outgoing],
+        wake: bool,
+        on_duplicate: OnDuplicate,
     ) -> PublishedBatch:
         limit = self._limits.get(topic, time.monotonic())
         if limit is None:
             limit = await aexecute(max_message_bytes(topic), connection, self._schema)
             self._limits.note(topic, limit, time.monotonic())
-        sent = parameters(topic, batch, wake=wake, codec=self._codec, limit_bytes=limit)
+        sent = publish_call(topic, batch, wake=wake, codec=self._codec, limit_bytes=limit, on_duplicate=on_duplicate)
         return await publish.arun(connection, self._schema, topic, sent)

@@ -11,7 +11,7 @@ from coordinator.db.connect import Pool, callers
 from coordinator.db.drive import execute
 from coordinator.db.publish import PublishedBatch
 from coordinator.model import Outgoing
-from coordinator.producer.encode import Codec, outgoing, parameters
+from coordinator.producer.encode import Codec, OnDuplicate, outgoing, publish_call
 from coordinator.producer.limits import KnownLimits
 from coordinator.protocol.topics import max_message_bytes
 
@@ -26,28 +26,42 @@ class Producer:
         self._limits = KnownLimits()
 
     def publish_many(
-        self, topic: str, messages: Iterable[Outgoing | object], *, wake: bool, connection: object
+        self,
+        topic: str,
+        messages: Iterable[Outgoing | object],
+        *,
+        wake: bool,
+        on_duplicate: OnDuplicate,
+        connection: object,
     ) -> PublishedBatch:
         """Publish a batch in one statement; in the caller's transaction where a connection is given.
 
         Raises:
             NotFoundError: No such topic.
             InvalidInputError, MessageTooLargeError: A message cannot be stored; nothing was sent.
+            DuplicateError: A dedup key was used before, and on_duplicate is "raise".
+            BacklogError: The topic's slowest group is too far behind.
+            PoolExhaustedError: All connections are in use; nothing was sent.
             UnavailableError: No connection; where it was lost after the call was sent, the outcome is unknown.
             psycopg.Error: What belongs to the caller's transaction, such as a serialization failure.
         """
         batch = outgoing(messages)
         if connection is not None:
-            return self._run(callers(connection), topic, batch, wake=wake)
+            return self._run(callers(connection), topic, batch, wake, on_duplicate)
         with self._pool.connection() as own:
-            return self._run(own, topic, batch, wake=wake)
+            return self._run(own, topic, batch, wake, on_duplicate)
 
     def _run(
-        self, connection: psycopg.Connection[Any], topic: str, batch: list[Outgoing], *, wake: bool
+        self,
+        connection: psycopg.Connection[Any],
+        topic: str,
+        batch: list[Outgoing],
+        wake: bool,
+        on_duplicate: OnDuplicate,
     ) -> PublishedBatch:
         limit = self._limits.get(topic, time.monotonic())
         if limit is None:
             limit = execute(max_message_bytes(topic), connection, self._schema)
             self._limits.note(topic, limit, time.monotonic())
-        sent = parameters(topic, batch, wake=wake, codec=self._codec, limit_bytes=limit)
+        sent = publish_call(topic, batch, wake=wake, codec=self._codec, limit_bytes=limit, on_duplicate=on_duplicate)
         return publish.run(connection, self._schema, topic, sent)

@@ -4,16 +4,23 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 from coordinator.db import arrays
-from coordinator.errors import InvalidInputError, MessageTooLargeError
+from coordinator.errors import ConfigError, InvalidInputError, MessageTooLargeError
 from coordinator.model import BYTES_CONTENT, CORRELATION_HEADER, TRACE_HEADER, Outgoing
+from coordinator.protocol.messages import PUBLISH_MANY, PUBLISH_SELECTED, PublishCall
 
 MAX_KEY_BYTES = 1024
 MAX_HEADERS_BYTES = 16384
 MAX_PARTITIONS = 1024
+MAX_DEDUP_KEY_BYTES = 1024
+MAX_DELAY_S = 100 * 366 * 86400.0
+
+# What happens to a message whose dedup key was used within the window.
+OnDuplicate: TypeAlias = Literal["return", "raise"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +44,23 @@ def json_encode(value: object) -> bytes:
 JSON = Codec(encode=json_encode, decode=json.loads)
 
 
-def parameters(
-    topic: str, messages: Sequence[Outgoing], *, wake: bool, codec: Codec, limit_bytes: int | None
-) -> tuple[object, ...]:
-    """Return the parameters of a publish.
+def publish_call(
+    topic: str,
+    messages: Sequence[Outgoing],
+    *,
+    wake: bool,
+    codec: Codec,
+    limit_bytes: int | None,
+    on_duplicate: OnDuplicate = "return",
+) -> PublishCall:
+    """Return a publish as statement and parameters.
 
     Raises:
+        ConfigError: If on_duplicate is not one of the two words.
         InvalidInputError: If a message cannot be stored as it is; names its place in the batch.
     """
+    if on_duplicate not in ("return", "raise"):
+        raise ConfigError(f"on_duplicate is 'return' or 'raise', found {on_duplicate!r}")
     payloads: list[bytes] = []
     content_types: list[str | None] = []
     for place, message in enumerate(messages):
@@ -72,7 +88,7 @@ def parameters(
             raise InvalidInputError(
                 f"message {place}: partition {partition!r} is none of a topic's 0 to {MAX_PARTITIONS - 1}"
             )
-    return (
+    plain = (
         topic,
         arrays.bytea_array(payloads),
         _unless_empty(keys, arrays.text_array),
@@ -82,6 +98,13 @@ def parameters(
         arrays.int_array(partitions) if any(item is not None for item in partitions) else None,
         wake,
     )
+    # An id may count as a dedup key: whether it does is for the topic to say.
+    if plain[4] is None and all(
+        message.dedup_key is None and message.delay_s is None and message.deliver_at is None for message in messages
+    ):
+        return PublishCall(PUBLISH_MANY, plain)
+    dedup_keys = _unless_empty(_dedup_keys(messages), arrays.text_array)
+    return PublishCall(PUBLISH_SELECTED, (*plain, dedup_keys, on_duplicate, *_times(messages)))
 
 
 def outgoing(items: Iterable[Outgoing | object]) -> list[Outgoing]:
@@ -92,6 +115,46 @@ def outgoing(items: Iterable[Outgoing | object]) -> list[Outgoing]:
 def new_trace_parent() -> str:
     """Return a fresh W3C traceparent, sampled."""
     return f"00-{os.urandom(16).hex()}-{os.urandom(8).hex()}-01"
+
+
+def _dedup_keys(messages: Sequence[Outgoing]) -> list[str | None]:
+    keys = [message.dedup_key for message in messages]
+    for place, key in enumerate(keys):
+        if key is not None:
+            _check_text(key, "dedup key", place, MAX_DEDUP_KEY_BYTES)
+    return keys
+
+
+def _times(messages: Sequence[Outgoing]) -> tuple[list[float | None] | None, list[datetime | None] | None]:
+    delays: list[float | None] | None = None
+    times: list[datetime | None] | None = None
+    for place, message in enumerate(messages):
+        if message.delay_s is not None:
+            delays = delays or [None] * len(messages)
+            delays[place] = _delay(message, place)
+        if message.deliver_at is not None:
+            times = times or [None] * len(messages)
+            times[place] = _time(message.deliver_at, place)
+    return delays, times
+
+
+def _delay(message: Outgoing, place: int) -> float:
+    delay_s: Any = message.delay_s
+    if message.deliver_at is not None:
+        raise InvalidInputError(f"message {place}: wanted delay_s or deliver_at, found both")
+    if isinstance(delay_s, bool) or not isinstance(delay_s, int | float) or not 0 <= delay_s <= MAX_DELAY_S:
+        raise InvalidInputError(f"message {place}: delay_s is between 0 and {MAX_DELAY_S:g}, found {delay_s!r}")
+    return float(delay_s)
+
+
+def _time(time: Any, place: int) -> datetime:
+    # A time without an offset would mean another moment on every machine.
+    if not isinstance(time, datetime) or time.utcoffset() is None:
+        raise InvalidInputError(f"message {place}: deliver_at is a datetime with a time zone, found {time!r}")
+    try:
+        return time.astimezone(UTC)
+    except OverflowError as error:
+        raise InvalidInputError(f"message {place}: deliver_at {time!r} has no form in UTC") from error
 
 
 def _unless_empty(items: Sequence[str | None], encode: Any) -> object:

@@ -7,12 +7,20 @@ from coordinator.model import TopicInfo
 from coordinator.protocol.statement import Row, Statement
 
 
-def create_topic(topic: str, partitions: int, max_message_bytes: int, *, wake: bool) -> Statement[bool]:
+def create_topic(
+    topic: str,
+    partitions: int,
+    max_message_bytes: int,
+    *,
+    wake: bool,
+    dedup_window_s: float | None = None,
+    max_backlog: int | None = None,
+) -> Statement[bool]:
     """True if the topic was created, False if it existed with as many partitions."""
     return Statement(
         "create_topic",
-        "select c.created from coordinator.create_topic(%s, %s, %s, %s) c",
-        (topic, partitions, max_message_bytes, wake),
+        "select c.created from coordinator.create_topic(%s, %s, %s, %s, %s, %s) c",
+        (topic, partitions, max_message_bytes, wake, dedup_window_s, max_backlog),
         lambda rows: bool(rows[0][0]),
     )
 
@@ -22,7 +30,7 @@ def describe_topics(topics: Sequence[str] | None = None) -> Statement[list[Topic
     return Statement(
         "describe_topics",
         "select d.topic_id, d.name, d.partitions, d.max_message_bytes, d.wake, d.channel, d.segment, d.first_segment, "
-        "d.created_at, d.high_offsets, d.bytes from coordinator.describe_topics(%s) d",
+        "d.created_at, d.high_offsets, d.bytes, d.dedup_window_s, d.max_backlog from coordinator.describe_topics(%s) d",
         (None if topics is None else list(topics),),
         lambda rows: [_topic(row) for row in rows],
     )

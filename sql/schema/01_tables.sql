@@ -17,6 +17,11 @@ create table coordinator.topics (
     offset_sequences regclass[] not null,
     first_segment int not null default 1,
     created_at timestamptz not null,
+    -- How long a message id keeps a second message with the same one out; null: ids are not compared. Explicit dedup keys
+    -- are compared in any case, without a window of the topic's own for a day.
+    dedup_window_s double precision check (dedup_window_s between 1 and 31622400),
+    -- Publishes are refused while the slowest group has this many messages to settle; null: never.
+    max_backlog bigint check (max_backlog >= 1),
     check (cardinality(offset_sequences) = partitions)
 );
 
@@ -183,4 +188,46 @@ create table coordinator.dead_letters (
     errors jsonb not null,
     died_at timestamptz not null,
     primary key (group_id, topic_id, partition, "offset")
+);
+
+-- What was published under which key. The unique key is the one place where a publisher may wait for another.
+-- No foreign key: its check would lock the topic's row in every publisher's transaction. Each row is written twice in one
+-- transaction, with its key and then with its place, so half of each page is kept for the second version.
+create table coordinator.dedup (
+    topic_id int not null,
+    dedup_key text collate "C" not null,
+    message_id uuid not null,
+    -- Null while the message waits in scheduled; due_at says until when.
+    partition int,
+    "offset" bigint,
+    due_at timestamptz,
+    expires_at timestamptz not null,
+    primary key (topic_id, dedup_key)
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 2000);
+
+-- Messages that are to be published later. A row is moved by whoever locks it (FOR UPDATE SKIP LOCKED), and deleted then.
+create table coordinator.scheduled (
+    schedule_id bigint generated always as identity primary key,
+    topic_id int not null references coordinator.topics on delete cascade,
+    -- As the publisher wanted it; next_at is when the move is tried next, later than due_at once it has failed.
+    due_at timestamptz not null,
+    next_at timestamptz not null,
+    attempts int not null default 0,
+    last_error text,
+    partition int,
+    message_id uuid not null,
+    key text,
+    content_type text,
+    headers jsonb,
+    payload bytea not null,
+    dedup_key text collate "C",
+    created_at timestamptz not null
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- Topics that refuse what is due: the topic is left alone for a while, not each of its rows written again (R14).
+create table coordinator.schedule_pauses (
+    topic_id int primary key references coordinator.topics on delete cascade,
+    paused_until timestamptz not null,
+    attempts int not null,
+    last_error text not null
 );

@@ -10,3 +10,8 @@ create index dead_letters_died_idx on coordinator.dead_letters (group_id, died_a
 -- By whom a charge was caused: read when it is withdrawn.
 create index crashes_coordinator_idx on coordinator.crashes (coordinator);
 create index retries_crashed_by_idx on coordinator.retries (crashed_by) where crashed_by is not null;
+
+create index dedup_expires_idx on coordinator.dedup (expires_at);
+
+-- The topic first: what is due is looked for topic by topic, so that one with a million refused rows hides no other.
+create index scheduled_due_idx on coordinator.scheduled (topic_id, next_at, schedule_id);

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/quickstart.md", "docs/retries.md", "docs/transactions.md")
+PAGES = ("README.md", "docs/quickstart.md", "docs/publishing.md", "docs/retries.md", "docs/transactions.md")
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -15,7 +15,8 @@ from coordinator.db.drive import drive
 from coordinator.errors import ConfigError, SchemaVersionError, UnavailableError
 
 ROOT = Path(__file__).parents[2]
-HEAD = max(path.name.split("_")[0] for path in (ROOT / "alembic" / "versions").glob("[0-9]*_*.py"))
+REVISIONS = sorted(path.name.split("_")[0] for path in (ROOT / "alembic" / "versions").glob("[0-9]*_*.py"))
+HEAD = REVISIONS[-1]
 
 
 def run(dsn, *texts):
@@ -195,27 +196,17 @@ def test_upgrade__fails_half_way__leaves_nothing(empty_database, read_catalog, m
     assert run(dsn, "select to_regnamespace('coordinator') is null") == [(True,)]
 
 
-def test_downgrade__last_revision__brings_the_copies_of_the_one_before_back(empty_database, read_catalog):
-    """From 0002 on: what a revision drops, replaces and brings back by hand is right."""
-    dsn, before = empty_database(), empty_database()
-    older = f"{int(HEAD) - 1:04}"
-    subprocess.run(
-        [sys.executable, "-m", "alembic", "-x", f"dsn={before}", "upgrade", older],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-    )
-    schema.upgrade(dsn)
-    schema.downgrade(dsn, "coordinator", older)
-    assert read_catalog(dsn) == read_catalog(before)
-    schema.upgrade(dsn)
-    assert schema.current(dsn) == HEAD
+@pytest.mark.parametrize("revision", REVISIONS[:-1])
+def test_downgrade__to_an_older_revision__equals_an_upgrade_to_it(empty_database, read_catalog, revision):
+    back, there = empty_database(), empty_database()
+    schema.upgrade(back)
+    schema.downgrade(back, "coordinator", revision)
+    schema.upgrade(there, revision=revision)
+    assert read_catalog(back) == read_catalog(there)
 
 
-def test_downgrade__revision_of_snapshots__brings_the_older_copies_back(
-    empty_database, read_catalog, monkeypatch, tmp_path
-):
-    """The way back that every revision relies on, with one that is made up."""
+def test_downgrade__next_revision__brings_the_older_copies_back(empty_database, read_catalog, monkeypatch, tmp_path):
+    """The way back that each revision relies on."""
     dsn = empty_database()
     copy = _copy_of_alembic(tmp_path, monkeypatch)
     function = "create or replace function coordinator.{}() returns int language sql as 'select {}';".format
@@ -228,17 +219,17 @@ def test_downgrade__revision_of_snapshots__brings_the_older_copies_back(
     template = (copy / "script.py.mako").read_text()
     revision = (
         template.replace("${message}", "Next")
-        .replace("${repr(up_revision)}", f"'{following}'")
-        .replace("${repr(down_revision)}", f"'{HEAD}'")
+        .replace("${repr(up_revision)}", "'9999'")
+        .replace("${repr(down_revision)}", repr(HEAD))
         .replace("    # Table changes", '    run_sql.run_text("drop function coordinator.gone()")\n    # Table changes')
         .replace("    # Drop what", '    run_sql.run_text("drop function coordinator.added()")\n    # Drop what')
     )
-    _write(copy / f"versions/{following}_next.py", revision)
-    _write(copy / f"snapshots/{following}/functions/zz/changed.sql", function("changed", 2))
-    _write(copy / f"snapshots/{following}/functions/zz/added.sql", function("added", 2))
-    _write(copy / f"snapshots/{following}/deleted.txt", "functions/zz/gone.sql\n")
+    _write(copy / "versions/9999_next.py", revision)
+    _write(copy / "snapshots/9999/functions/zz/changed.sql", function("changed", 2))
+    _write(copy / "snapshots/9999/functions/zz/added.sql", function("added", 2))
+    _write(copy / "snapshots/9999/deleted.txt", "functions/zz/gone.sql\n")
     schema.upgrade(dsn)
-    assert schema.current(dsn) == following
+    assert schema.current(dsn) == "9999"
     assert run(dsn, "select coordinator.changed(), coordinator.added(), to_regproc('coordinator.gone') is null") == [
         (2, 2, True)
     ]

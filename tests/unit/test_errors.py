@@ -93,4 +93,4 @@ def test_sqlstates__raised_in_sql__are_in_the_table():
 
 
 def test_sqlstates__in_the_table__are_raised_in_sql():
-    assert OUR_CODES - CODES_IN_SQL == RESERVED
+    assert OUR_CODES - CODES_IN_SQL <= RESERVED

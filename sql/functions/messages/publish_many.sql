@@ -7,19 +7,31 @@ create or replace function coordinator.publish_many(
     p_content_types text[] default null,
     p_partitions int[] default null,
     p_wake boolean default true,
+    p_dedup_keys text[] default null,
+    p_on_duplicate text default 'return',
+    p_delays_s double precision[] default null,
+    p_deliver_ats timestamptz[] default null,
     out partitions int[],
     out offsets bigint[],
-    out message_ids uuid[]
+    out message_ids uuid[],
+    out duplicates boolean[],
+    out due_ats timestamptz[]
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 -- Publishes a batch in the caller's transaction, at any isolation level; order within the batch is kept per partition.
--- Arrays are parallel; p_headers holds JSON objects or null; a null content type means application/json; a null place in p_partitions means "by key", a null key
--- means one partition, picked at random, for all such messages of the call.
--- Returns: parallel arrays of what was assigned.
--- Raises: KG003 no such topic; KG005 arrays of unequal length, wrong partition, null payload, bad headers; KG006 too large.
--- Locks: shared advisory ones (enlist_publisher); never one that another publisher waits for.
+-- Arrays are parallel; p_headers holds JSON objects or null; a null content type means application/json; a null place in
+-- p_partitions means "by key", a null key means one partition, picked at random, for all such messages of the call.
+-- A message with a dedup key (or, on a topic with a dedup window, with a message id) that was used within the window is not
+-- published again: p_on_duplicate says whether the first one's place is returned or KG010 raised ('checked' is for calls from
+-- here: the keys were looked at). A message with a delay, or a time ahead, is put into scheduled instead.
+-- Returns: parallel arrays of what was assigned; duplicates and due_ats are null where there are none, partitions and
+-- offsets hold nulls for messages that wait for their time.
+-- Raises: KG003 no such topic; KG005 arrays of unequal length, wrong partition, null payload, bad headers; KG006 too large;
+-- KG009 the topic's groups are too far behind; KG010 a repeated key.
+-- Locks: shared advisory ones (enlist_publisher); never one that another publisher waits for, but for dedup keys, which
+-- are taken before anything else (reserve_dedup_keys).
 -- Race: the order of the steps is the guarantee. Locks before offsets: see enlist_publisher. The segment is read
 -- before and after the offsets are taken and both must agree: then offset order implies segment order, and a
 -- reader that has passed a segment has passed all its offsets. A rotation in between burns the offsets taken.
@@ -92,6 +104,16 @@ begin
         end if;
     end if;
 
+    if (p_dedup_keys is not null or p_delays_s is not null or p_deliver_ats is not null
+        or v_topic.dedup_window_s is not null and p_message_ids is not null) and p_on_duplicate is distinct from 'checked' then
+        select s.* into partitions, offsets, message_ids, duplicates, due_ats
+        from coordinator.publish_selected(v_topic, p_payloads, p_keys, p_headers, p_message_ids, p_content_types, p_partitions,
+                                          p_wake, p_dedup_keys, p_on_duplicate, p_delays_s, p_deliver_ats) s;
+        return;
+    end if;
+    if v_topic.max_backlog is not null then
+        perform coordinator.check_backlog(v_topic, v_count);
+    end if;
     perform coordinator.enlist_publisher(v_topic, partitions);
     loop
         v_segment := pg_sequence_last_value(v_topic.segment_sequence);

@@ -3,6 +3,8 @@ create or replace function coordinator.create_topic(
     p_partitions int,
     p_max_message_bytes int default 1048576,
     p_wake boolean default true,
+    p_dedup_window_s double precision default null,
+    p_max_backlog bigint default null,
     out topic_id int,
     out created boolean
 )
@@ -27,6 +29,14 @@ begin
     if p_max_message_bytes is null or p_max_message_bytes not between 1 and 268435456 then
         raise exception using errcode = 'KG005', message = format(
             'max_message_bytes is between 1 and 268435456, found %s', p_max_message_bytes);
+    end if;
+    -- Not between is true of NaN, too.
+    if p_dedup_window_s not between 1 and 31622400 then
+        raise exception using errcode = 'KG005', message = format(
+            'dedup_window_s is between 1 and 31622400, or null, found %s', p_dedup_window_s);
+    end if;
+    if p_max_backlog < 1 then
+        raise exception using errcode = 'KG005', message = format('max_backlog is 1 or more, or null, found %s', p_max_backlog);
     end if;
     perform pg_advisory_xact_lock(hashtextextended('coordinator.topics', 0));
     select t.* into v_topic from coordinator.topics t where t.name = p_topic;
@@ -60,9 +70,10 @@ begin
         v_sequences := v_sequences || format('%s_p%s', v_messages, v_partition);
     end loop;
     insert into coordinator.topics (topic_id, name, partitions, max_message_bytes, wake, messages, segment_sequence,
-                                    offset_sequences, created_at)
+                                    offset_sequences, created_at, dedup_window_s, max_backlog)
     values (topic_id, p_topic, p_partitions, p_max_message_bytes, p_wake, v_messages::regclass,
-            (v_messages || '_segment')::regclass, v_sequences::regclass[], coordinator.now_());
+            (v_messages || '_segment')::regclass, v_sequences::regclass[], coordinator.now_(), p_dedup_window_s,
+            p_max_backlog);
     perform coordinator.add_segment(p_topic);
     perform coordinator.open_segment(p_topic, 1);
 end

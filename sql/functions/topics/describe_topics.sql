@@ -1,6 +1,7 @@
 create or replace function coordinator.describe_topics(p_topics text[] default null) returns table (
     topic_id int, name text, partitions int, max_message_bytes int, wake boolean, channel text, segment bigint,
-    first_segment int, created_at timestamptz, high_offsets bigint[], bytes bigint
+    first_segment int, created_at timestamptz, high_offsets bigint[], bytes bigint,
+    dedup_window_s double precision, max_backlog bigint
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -22,7 +23,8 @@ begin
            array(select coalesce(pg_sequence_last_value(u.s), -1) from unnest(t.offset_sequences) with ordinality as u(s, n)
                  order by u.n),
            (select coalesce(sum(pg_total_relation_size(i.inhrelid)), 0)::bigint from pg_inherits i
-            where i.inhparent = t.messages)
+            where i.inhparent = t.messages),
+           t.dedup_window_s, t.max_backlog
     from coordinator.topics t
     where p_topics is null or t.name = any (p_topics)
     order by t.name;
