@@ -155,7 +155,7 @@ async def test_blocked_loop__five_timeouts__runs_once_and_a_warning_names_why(ds
         async def book(message):
             seen.append((message.value, message.attempt))
             if message.value == 0:
-                time.sleep(2.0)
+                time.sleep(2.0)  # noqa: ASYNC251 - the fault itself
 
         async with Running(app):
             await until_read(app)
@@ -199,16 +199,16 @@ async def test_blocked_loop__past_the_lease__another_member_runs_it_and_there_is
             await connection.execute("insert into effects values ('first')")
             if not blocked.is_set():
                 blocked.set()
-                time.sleep(5.0)
+                time.sleep(5.0)  # noqa: ASYNC251 - the fault itself
 
         def elsewhere():
             blocked.wait(10)
-            with Coordinator(dsn, client_id="other", settings=short()) as other:
-                with other.consumer(TOPIC, group=GROUP) as consumer:
-                    (message,) = consumer.poll(1, 8)
-                    with message.transaction() as connection:
-                        connection.execute("insert into effects values ('second')")
-                    seen.append("second")
+            other = Coordinator(dsn, client_id="other", settings=short())
+            with other, other.consumer(TOPIC, group=GROUP) as consumer:
+                (message,) = consumer.poll(1, 8)
+                with message.transaction() as connection:
+                    connection.execute("insert into effects values ('second')")
+                seen.append("second")
 
         thread = threading.Thread(target=elsewhere)
         thread.start()
@@ -236,15 +236,15 @@ async def test_zombie__loop_blocked_past_the_lease__acks_are_refused_and_it_rejo
             taken_over, release = threading.Event(), threading.Event()
 
             def elsewhere():
-                with Coordinator(dsn, client_id="other", settings=short()) as other:
-                    with other.consumer(TOPIC, group=GROUP) as consumer:
-                        count = 0
-                        while count < 5:
-                            for message in consumer.poll(5, 1):
-                                message.ack(wait=True)
-                                count += 1
-                        taken_over.set()
-                        release.wait(10)
+                other = Coordinator(dsn, client_id="other", settings=short())
+                with other, other.consumer(TOPIC, group=GROUP) as consumer:
+                    count = 0
+                    while count < 5:
+                        for message in consumer.poll(5, 1):
+                            message.ack(wait=True)
+                            count += 1
+                    taken_over.set()
+                    release.wait(10)
 
             thread = threading.Thread(target=elsewhere)
             thread.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from support.aio_adapter import Asyncio
 from support.shell import GROUP, TOPIC, short
 
 from coordinator import Coordinator
@@ -91,4 +92,4 @@ class Threads:
             self.app.close()
 
 
-SHELLS: dict[str, Callable[..., Any]] = {"threads": Threads}
+SHELLS: dict[str, Callable[..., Any]] = {"threads": Threads, "asyncio": Asyncio}

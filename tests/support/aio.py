@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from support.shell import GROUP, TOPIC, short
 
@@ -80,7 +80,7 @@ class Running:
         self._app = app
         self.task = asyncio.create_task(app.run(install_signal_handlers=False))
 
-    async def __aenter__(self) -> Running:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -1,5 +1,7 @@
-"""A real process that runs handlers on asyncio until SIGTERM: started as a program with the DSN, how long a handler takes, and
-how it takes it (await, or stubborn: it ignores its cancellation once). It prints what it does, a line each.
+"""A real process that runs handlers on asyncio until SIGTERM.
+
+Started as a program with the DSN, how long a handler takes, and how it takes it: "await", "thread" (no coroutine), or "stubborn"
+(it ignores its cancellation once). It prints what it does, a line each.
 """
 
 from __future__ import annotations
