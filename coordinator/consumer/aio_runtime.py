@@ -20,7 +20,15 @@ from coordinator.consumer.aio_transaction import transaction
 from coordinator.consumer.bell import Bell, Latch
 from coordinator.consumer.membership import enter, entering, group_ids, looking, move, moves
 from coordinator.consumer.options import Options, limits_of
-from coordinator.consumer.pacing import LONGEST_WAIT_S, OUTAGE_PAUSE_S, RELEASE_PATIENCE_S, jittered_s, pause_s
+from coordinator.consumer.pacing import (
+    CHORES_LIMIT,
+    CHORES_PAUSE_S,
+    LONGEST_WAIT_S,
+    OUTAGE_PAUSE_S,
+    RELEASE_PATIENCE_S,
+    jittered_s,
+    pause_s,
+)
 from coordinator.consumer.requests import exchange_call, on_answer, release_statement, resolve_statement
 from coordinator.consumer.saving import Goals, all_unsaved, check_lost, not_in_time, reached, read_to_end
 from coordinator.consumer.telling import (
@@ -43,6 +51,7 @@ from coordinator.errors import CoordinatorError, MemberDeadError, Reject, Unavai
 from coordinator.model import Claim, Message, Settler
 from coordinator.observe import events
 from coordinator.protocol import groups
+from coordinator.protocol.maintenance import maintain_publishing
 from coordinator.protocol.placeholder import render
 from coordinator.protocol.statement import Flow, Statement
 from coordinator.settings import Settings
@@ -426,7 +435,7 @@ class AsyncRuntime:
     async def _control_session(self, connection: psycopg.AsyncConnection[Any]) -> None:
         """Heartbeats, membership and wake-ups over one unbroken connection."""
         observed_since_s = time.monotonic()
-        heartbeat_at_s = membership_at_s = 0.0
+        heartbeat_at_s = membership_at_s = maintenance_at_s = 0.0
         await self._listen(connection)
         while not self._stopping.is_set:
             now_s = time.monotonic()
@@ -440,12 +449,22 @@ class AsyncRuntime:
                 if now_s >= membership_at_s:
                     await self._reconcile(connection, now_s - observed_since_s)
                     membership_at_s = now_s + jittered_s(self.settings.membership_poll_s)
+                if now_s >= maintenance_at_s:
+                    maintenance_at_s = now_s + await self._maintain(connection)
             except MemberDeadError:
                 self._start_over()
                 continue
-            if await self._notified(connection, min(heartbeat_at_s, membership_at_s)):
+            if await self._notified(connection, min(heartbeat_at_s, membership_at_s, maintenance_at_s)):
                 membership_at_s = 0.0
         await self._leave(connection)
+
+    async def _maintain(self, connection: psycopg.AsyncConnection[Any]) -> float:
+        """Move scheduled messages that are due, unless another process is at it; returns seconds until the next time."""
+        try:
+            return (await self._run(connection, maintain_publishing(CHORES_LIMIT))).next_s
+        except psycopg.Error as error:
+            log.warning(events.MAINTENANCE_FAILED, extra={"error": str(error)})
+            return CHORES_PAUSE_S
 
     async def _notified(self, connection: psycopg.AsyncConnection[Any], until_s: float) -> bool:
         """Wait for a wake-up; True if the membership should be looked at."""

@@ -8,6 +8,9 @@ LONGEST_WAIT_S = 60.0
 RELEASE_PATIENCE_S = 3.0
 # What an outage kept from being done is not started again before.
 OUTAGE_PAUSE_S = 1.0
+# Scheduled messages that one round of a control loop moves, and the pause after a round that failed.
+CHORES_LIMIT = 200
+CHORES_PAUSE_S = 5.0
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0

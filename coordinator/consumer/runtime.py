@@ -19,7 +19,15 @@ import psycopg
 
 from coordinator.consumer.membership import enter, entering, group_ids, looking, move, moves
 from coordinator.consumer.options import Options, limits_of
-from coordinator.consumer.pacing import LONGEST_WAIT_S, OUTAGE_PAUSE_S, RELEASE_PATIENCE_S, jittered_s, pause_s
+from coordinator.consumer.pacing import (
+    CHORES_LIMIT,
+    CHORES_PAUSE_S,
+    LONGEST_WAIT_S,
+    OUTAGE_PAUSE_S,
+    RELEASE_PATIENCE_S,
+    jittered_s,
+    pause_s,
+)
 from coordinator.consumer.requests import exchange_call, on_answer, release_statement, resolve_statement
 from coordinator.consumer.saving import Goals, all_unsaved, check_lost, not_in_time, reached, read_to_end
 from coordinator.consumer.telling import partition_fields, tell_changes, tell_late, tell_verdict
@@ -37,6 +45,7 @@ from coordinator.errors import CoordinatorError, MemberDeadError, Reject, Unavai
 from coordinator.model import Claim, Message, Settler
 from coordinator.observe import events
 from coordinator.protocol import groups
+from coordinator.protocol.maintenance import maintain_publishing
 from coordinator.protocol.placeholder import render
 from coordinator.protocol.statement import Flow, Statement
 from coordinator.settings import Settings
@@ -361,7 +370,7 @@ class Runtime:
     def _control_session(self, connection: psycopg.Connection[Any]) -> None:
         """Heartbeats, membership and wake-ups over one unbroken connection."""
         observed_since_s = time.monotonic()
-        heartbeat_at_s = membership_at_s = 0.0
+        heartbeat_at_s = membership_at_s = maintenance_at_s = 0.0
         self._listen(connection)
         assert self._nudges is not None
         with selectors.DefaultSelector() as selector:
@@ -379,12 +388,22 @@ class Runtime:
                     if now_s >= membership_at_s:
                         self._reconcile(connection, now_s - observed_since_s)
                         membership_at_s = now_s + jittered_s(self.settings.membership_poll_s)
+                    if now_s >= maintenance_at_s:
+                        maintenance_at_s = now_s + self._maintain(connection)
                 except MemberDeadError:
                     self._start_over()
                     continue
-                if self._notified(connection, selector, min(heartbeat_at_s, membership_at_s)):
+                if self._notified(connection, selector, min(heartbeat_at_s, membership_at_s, maintenance_at_s)):
                     membership_at_s = 0.0
         self._leave(connection)
+
+    def _maintain(self, connection: psycopg.Connection[Any]) -> float:
+        """Move scheduled messages that are due, unless another process is at it; returns seconds until the next time."""
+        try:
+            return self._run(connection, maintain_publishing(CHORES_LIMIT)).next_s
+        except psycopg.Error as error:
+            log.warning(events.MAINTENANCE_FAILED, extra={"error": str(error)})
+            return CHORES_PAUSE_S
 
     def _notified(self, connection: psycopg.Connection[Any], selector: selectors.BaseSelector, until_s: float) -> bool:
         """Wait for a wake-up; True if the membership should be looked at."""
