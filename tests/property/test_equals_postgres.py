@@ -13,9 +13,6 @@ KEYS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 PAIRS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 8)).map(lambda pair: (pair[0], pair[0] + pair[1])))
 
 
-@pytest.mark.xfail(
-    strict=True, reason="core bug 9: << and | have the same precedence in SQL, so the bytes are mixed up"
-)
 def test_partition_of__any_key__is_the_same_in_sql(dsn):
     with psycopg.connect(dsn, autocommit=True) as connection:
 

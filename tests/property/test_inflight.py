@@ -14,7 +14,7 @@ ONE_HOUR_S = 3600
 
 
 def delivery(number, deadline_s):
-    return Delivery(None, None, number, number, 1, deadline_s)
+    return Delivery(None, None, number, number, 1, deadline_s, started_s=0.0)
 
 
 class Model:

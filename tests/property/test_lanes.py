@@ -133,7 +133,7 @@ def test_lanes__any_history__keep_the_order_of_keys_and_lose_nothing(steps):
     for _ in range(4 * len(read) + 4):
         world.step("due", 0)
         world.step("ack", 0)
-    assert not (world.running or world.waiting or world.parked)
+    assert (world.running, world.waiting, world.parked) == ({}, {}, {})
     assert sorted(world.settled) == sorted(read)
     assert world.lanes._lanes == {}
 

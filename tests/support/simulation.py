@@ -403,21 +403,22 @@ class Process:
             duration_s = chance.uniform(0.8, 3.0) * VISIBILITY_S
         if chance.random() < faults.extend:
             self.after(duration_s / 2, lambda: self._settle(batch, self._extend))
-        end = chance.random()
-        for probability, one in (
-            (faults.nack, self._nack),
-            (faults.reject, self._reject),
-            (faults.outage, self._give_back),
-        ):
-            if end < probability:
-                break
-            end -= probability
-        else:
-            one = self._ack
+        one = self._ending(chance.random())
         if one == self._ack and self.simulation.scenario.transactional:
             self.after(duration_s, lambda: self._commit(worker, batch))
         else:
             self.after(duration_s, lambda: self._done(worker, batch, one))
+
+    def _ending(self, fate: float) -> Callable[[Message], None]:
+        """What a handler says at its end."""
+        faults = self.simulation.faults
+        if fate < faults.nack:
+            return self._nack
+        if fate < faults.nack + faults.reject:
+            return self._reject
+        if fate < faults.nack + faults.reject + faults.outage:
+            return self._give_back
+        return self._ack
 
     def _done(self, worker: int, batch: list[Message], one: Callable[[Message], None] | None = None) -> None:
         if one is not None:
