@@ -4,7 +4,7 @@ import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, NewType, NoReturn, Protocol
 from uuid import UUID
 
@@ -18,6 +18,10 @@ JSON_CONTENT = "application/json"
 BYTES_CONTENT = "application/octet-stream"
 
 
+# From where PostgreSQL counts the microseconds of a time.
+_WIRE_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+
+
 class PartitionKey(NamedTuple):
     """Names one claim: what a group owns of a topic."""
 
@@ -27,12 +31,15 @@ class PartitionKey(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A message as the fetch reads it; `ord` is the place of its claim in the request, counted from 1."""
+    """A message as the fetch reads it; `ord` is the place of its claim in the request, counted from 1.
+
+    published_at and message_id may be in their wire form, which Message decodes.
+    """
 
     ord: int
     offset: int
-    published_at: datetime
-    message_id: UUID
+    published_at: datetime | bytes
+    message_id: UUID | bytes
     key: str | None
     headers: str | None
     content_type: str | None
@@ -372,11 +379,13 @@ class Message:
     @property
     def published_at(self) -> datetime:
         """The server's clock when the row was inserted; not the commit's time."""
-        return self._row[2]
+        at = self._row[2]
+        return at if isinstance(at, datetime) else _WIRE_EPOCH + timedelta(microseconds=int.from_bytes(at, signed=True))
 
     @property
     def message_id(self) -> UUID:
-        return self._row[3]
+        found = self._row[3]
+        return found if isinstance(found, UUID) else UUID(bytes=found)
 
     @property
     def key(self) -> str | None:

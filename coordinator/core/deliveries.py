@@ -179,14 +179,17 @@ class Deliveries:
                 if room <= 0:
                     self._start_later_s = min(self._start_later_s, subscription.rate.next_s(now_s))
             runnable = subscription.runnable
-            before = len(taken)
-            turns = len(runnable)
-            while turns > 0 and room > len(taken) - before and not (self._stopped or _failed_before(taken)):
+            before, turns = len(taken), len(runnable)
+            while turns > 0 and room > 0:
                 turns -= 1
                 partition = runnable.popleft()
                 partition.queued = False
-                self._start(partition, room - (len(taken) - before), now_s, taken)
+                started = self._start(partition, room, now_s, taken)
                 self._queue(partition)
+                room -= started
+                if self._stopped or (started and _failed_before(taken)):
+                    max_count = 0
+                    break
             if subscription.rate is not None:
                 subscription.rate.on_started(len(taken) - before)
         return taken
@@ -196,23 +199,27 @@ class Deliveries:
         """A message has to run alone: nothing else starts."""
         return self.lonely is not None
 
-    def _start(self, partition: Partition, max_count: int, now_s: float, taken: list[Message]) -> None:
+    def _start(self, partition: Partition, max_count: int, now_s: float, taken: list[Message]) -> int:
         if not partition.may_start():
-            return
+            return 0
         if partition.hold_until_s > now_s:
             self._start_later_s = min(self._start_later_s, partition.hold_until_s)
-            return
-        stable = partition.gaps.first if partition.subscription.one_at_a_time else None
+            return 0
+        one_at_a_time = partition.subscription.one_at_a_time
+        stable = partition.gaps.first if one_at_a_time else None
         by_key = partition.subscription.by_key
         urgent, ready, lanes = partition.urgent, partition.ready, partition.lanes
         started = 0
         while started < max_count:
             if urgent:
-                first = partition.first_urgent()
-                if first is None:
-                    break
-                row = first
-                urgent.remove(row)
+                if one_at_a_time:
+                    first = partition.first_urgent()
+                    if first is None:
+                        break
+                    row = first
+                    urgent.remove(row)
+                else:
+                    row = urgent.popleft()
             elif ready:
                 if stable is not None and ready[0][1] > stable:
                     break
@@ -243,6 +250,7 @@ class Deliveries:
             partition.window.on_idle()
         if more and 2 * len(ready) <= partition.window.size:
             self._poke(now_s)
+        return started
 
     def _hand_over(
         self, partition: Partition, row: Row, facts: Facts | None, now_s: float, taken: list[Message]
@@ -330,8 +338,10 @@ class Deliveries:
         if partition.in_flight.pop(offset, None) is not None:
             self._leave(partition, delivery.row)
         self._settle(partition, delivery.row, now_s)
-        self._end_lonely(delivery)
-        self._queue(partition)
+        if self.lonely is not None:
+            self._end_lonely(delivery)
+        if not partition.queued:
+            self._queue(partition)
         return partition
 
     def fail(
@@ -483,7 +493,7 @@ class Deliveries:
             partition.settled.append(offset)
         if partition.facts:
             partition.facts.pop(offset, None)
-        if offset not in partition.runs:
+        if partition.unfolded and offset not in partition.runs:
             self._fold(partition, offset)
         partition.settled_count += 1
         self._linger(now_s)
@@ -633,7 +643,7 @@ class Deliveries:
 
 def _failed_before(taken: Sequence[Message]) -> bool:
     """A message that has failed is taken, which is to be a batch of one."""
-    delivery = taken[0].delivery if taken else None
+    delivery = taken[0].delivery
     return delivery is not None and delivery.facts is not None and delivery.facts.fails > 0
 
 

@@ -63,11 +63,10 @@ class Subscription:
     rate: Rate | None = None
     paused: bool = False
     runnable: "deque[Partition]" = field(default_factory=deque)
+    # Asked several times per message, so they are not computed each time.
+    by_key: bool = field(init=False)
+    one_at_a_time: bool = field(init=False)
 
-    @property
-    def by_key(self) -> bool:
-        return self.ordering == "key"
-
-    @property
-    def one_at_a_time(self) -> bool:
-        return self.ordering == "partition"
+    def __post_init__(self) -> None:
+        self.by_key = self.ordering == "key"
+        self.one_at_a_time = self.ordering == "partition"

@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import psycopg
+from psycopg.adapt import AdaptersMap
 from psycopg.rows import tuple_row
+from psycopg.types.string import ByteaBinaryLoader
 
 from coordinator.db.translate import translate
 from coordinator.errors import UnavailableError
@@ -24,6 +26,22 @@ from coordinator.protocol.statement import Row, Statement
 T = TypeVar("T")
 
 _ALONE = "alone"
+
+# Most handlers look at neither the time nor the id of a message, and to make a datetime and a UUID costs more than all the rest
+# of a row: both stay as they came, and Message decodes them where they are asked for.
+_RAW = AdaptersMap(psycopg.adapters)
+for _type in ("timestamptz", "uuid"):
+    _RAW.register_loader(_type, ByteaBinaryLoader)
+
+
+class _RawCursor(psycopg.Cursor[Row]):
+    """For results in binary form that hold messages."""
+
+    adapters = property(lambda _self: _RAW)
+
+
+class _AsyncRawCursor(psycopg.AsyncCursor[Row]):
+    adapters = property(lambda _self: _RAW)
 
 
 class Step(NamedTuple):
@@ -115,8 +133,8 @@ def _send(connection: psycopg.Connection[Any], schema: str, steps: Sequence[Step
     try:
         with connection.pipeline():
             for step in steps:
-                cursor = connection.cursor(row_factory=tuple_row, binary=step.binary)
-                cursor.execute(render(step.text, schema), step.parameters)
+                cursor = (_RawCursor if step.binary else psycopg.Cursor[Row])(connection, row_factory=tuple_row)
+                cursor.execute(render(step.text, schema), step.parameters, binary=step.binary)
                 cursors[step.name] = cursor
         return {name: cursor.fetchall() for name, cursor in cursors.items() if name}
     except psycopg.Error as error:
@@ -137,8 +155,10 @@ async def _asend(connection: psycopg.AsyncConnection[Any], schema: str, steps: S
     try:
         async with connection.pipeline():
             for step in steps:
-                cursor = connection.cursor(row_factory=tuple_row, binary=step.binary)
-                await cursor.execute(render(step.text, schema), step.parameters)
+                cursor = (_AsyncRawCursor if step.binary else psycopg.AsyncCursor[Row])(
+                    connection, row_factory=tuple_row
+                )
+                await cursor.execute(render(step.text, schema), step.parameters, binary=step.binary)
                 cursors[step.name] = cursor
         return {name: await cursor.fetchall() for name, cursor in cursors.items() if name}
     except psycopg.Error as error:
