@@ -1,7 +1,6 @@
 """What the core computes and PostgreSQL computes too must be the same."""
 
 import psycopg
-import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
