@@ -116,7 +116,8 @@ drop view coordinator.offsets;
 """
 
 DROPS = """
-drop view coordinator.dead_letter_counts, coordinator.dead_letter_list, coordinator.retry_list, coordinator.group_list, coordinator.offsets;
+drop view coordinator.dead_letter_counts, coordinator.dead_letter_list, coordinator.retry_list;
+drop view coordinator.group_list, coordinator.offsets;
 drop function coordinator.settle_hard(int[],int[],int[],bigint[],int[],jsonb);
 drop function coordinator.append_error(jsonb,jsonb);
 drop function coordinator.wake_behind(int,int,int,bigint,text,timestamptz);

@@ -572,7 +572,6 @@ def story(dsn):
         made.pair.close()
 
 
-@pytest.mark.xfail(strict=True, reason="SQL bug 'fold window': claim cuts acks at hwm, which the release has lowered")
 def test_claim__ack_of_a_transaction_before_the_release__is_folded(story):
     """I17, I18: otherwise a confirmed ack is lost with a plain release, and its effect comes twice."""
     story.exchange(want=10)
@@ -581,7 +580,6 @@ def test_claim__ack_of_a_transaction_before_the_release__is_folded(story):
     assert story.claim().done == ((3, 4),)
 
 
-@pytest.mark.xfail(strict=True, reason="SQL bug 'fold replay': fold_acks looks at the offset and not at the replay")
 def test_claim__replayed_while_the_guard_of_its_death_is_there__keeps_it(story):
     """I4: otherwise the replayed message is lost. R17."""
     story.replayed()
@@ -589,9 +587,6 @@ def test_claim__replayed_while_the_guard_of_its_death_is_there__keeps_it(story):
     assert story.retries("replays") == {0: 1}
 
 
-@pytest.mark.xfail(
-    strict=True, reason="SQL bug 'charge replay': charge_crash looks at the offset and not at the replay"
-)
 def test_charge__replayed_while_the_guard_of_its_death_is_there__is_charged(story):
     story.replayed()
     claims = ClaimArrays.of([(story.key, story.owned.epoch)])
@@ -602,9 +597,6 @@ def test_charge__replayed_while_the_guard_of_its_death_is_there__is_charged(stor
     assert story.retries("crashes") == {0: 1}
 
 
-@pytest.mark.xfail(
-    strict=True, reason="SQL bug 'wake head': claim looks for any message that is not behind, also above it"
-)
 def test_claim__head_acked_in_a_transaction_and_one_above_it_is_not_behind__wakes_the_next(story):
     """L1: 2 waits for 6 in the table, and 6 for 2 in the order of the key."""
     story.exchange(want=10)

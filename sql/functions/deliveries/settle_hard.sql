@@ -76,7 +76,7 @@ begin
             -- The message ahead may have been settled by a late ack meanwhile: then nobody else would wake these.
             if not exists (select from coordinator.retries r
                            where r.group_id = v_group and r.topic_id = v_topic and r.partition = v_partition
-                             and r.key = v_entry.key and not r.behind_key) then
+                             and r.key = v_entry.key and not r.behind_key and r."offset" < lower(done)) then
                 v_wake_ords := v_wake_ords || ord;
                 v_wake_keys := v_wake_keys || v_entry.key;
             end if;

@@ -46,7 +46,8 @@ begin
         where p.group_id = v_claim.group_id and p.topic_id = v_claim.topic_id and p.partition = v_claim.partition
         order by p.seq desc limit 1;
         v_acked := coordinator.fold_acks(v_claim.group_id, v_claim.topic_id, v_claim.partition);
-        v_acked := v_last.done + v_acked * int8multirange(int8range(v_last.committed, v_last.hwm));
+        -- Not cut at hwm: a release has lowered it to committed, and the acks above it stand.
+        v_acked := v_last.done + v_acked * int8multirange(int8range(v_last.committed, null));
         v_last.committed := lower(int8multirange(int8range(v_last.committed, null)) - v_acked);
         v_last.done := v_acked * int8multirange(int8range(v_last.committed, null));
         insert into coordinator.progress (group_id, topic_id, partition, seq, epoch, committed, hwm, done, oldest_seq, at)
@@ -63,7 +64,7 @@ begin
           and r.behind_key
           and not exists (select from coordinator.retries h
                           where h.group_id = r.group_id and h.topic_id = r.topic_id and h.partition = r.partition
-                            and h.key = r.key and not h.behind_key);
+                            and h.key = r.key and not h.behind_key and h."offset" < r."offset");
         delete from coordinator.crashes x
         where x.group_id = v_claim.group_id and x.topic_id = v_claim.topic_id and x.partition = v_claim.partition
           and upper(x.offsets) <= v_last.committed;

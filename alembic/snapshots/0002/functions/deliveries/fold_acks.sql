@@ -10,13 +10,17 @@ begin
     with folded as (
         delete from coordinator.acks a
         where a.group_id = p_group and a.topic_id = p_topic and a.partition = p_partition
-        returning a."offset"
+        returning a."offset", a.replay
+    ), outranked as (
+        -- Not the row of a later replay: that one was given back after this settlement, and is still to be handled.
+        delete from coordinator.retries r
+        using folded f
+        where r.group_id = p_group and r.topic_id = p_topic and r.partition = p_partition
+          and r."offset" = f."offset" and r.replays = f.replay
     ) select coalesce(array_agg(f."offset"), '{}') into v_offsets from folded f;
     if v_offsets = '{}' then
         return '{}';
     end if;
-    delete from coordinator.retries r
-    where r.group_id = p_group and r.topic_id = p_topic and r.partition = p_partition and r."offset" = any (v_offsets);
     return (select range_agg(int8range(u.o, u.o + 1)) from unnest(v_offsets) as u(o));
 end
 $$;

@@ -45,7 +45,7 @@ begin
           and r.dispatched_epoch = v_claim.epoch
           and not exists (select from coordinator.acks a
                           where a.group_id = r.group_id and a.topic_id = r.topic_id and a.partition = r.partition
-                            and a."offset" = r."offset");
+                            and a."offset" = r."offset" and a.replay = r.replays);
         get diagnostics v_parked = row_count;
         v_started := v_started + v_parked;
         continue when v_claim.hwm <= v_claim.committed;
