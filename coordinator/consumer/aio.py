@@ -273,7 +273,8 @@ class AsyncWorkers:
             mine = registration.subscriptions(self._runtime.engine)
             for number in range(registration.options.concurrency):
                 name = f"coordinator-handler-{registration.options.group}-{number}"
-                self._tasks.add(asyncio.create_task(self._guarded(registration, mine), name=name))
+                work = self._runtime.guard(self._work(registration, mine))
+                self._tasks.add(asyncio.create_task(work, name=name))
 
     async def stop(self, *, at_once: Callable[[], bool] = lambda: False) -> bool:
         """Let running handlers finish within the drain timeout, cancel the others; write, release, leave.
@@ -300,22 +301,16 @@ class AsyncWorkers:
         released = await self._runtime.stop(self._runtime.settings.commit_timeout_s)
         return released and not self.left_count
 
-    async def _guarded(self, registration: Registration, subscriptions: Sequence[Subscription]) -> None:
-        """The coordinator's own failure ends `run`; nobody waits for this task's."""
-        try:
-            await self._work(registration, subscriptions)
-        except Exception as error:  # noqa: BLE001 - raised by `run`
-            self._runtime.failure = self._runtime.failure or error
-
     async def _work(self, registration: Registration, subscriptions: Sequence[Subscription]) -> None:
         options = registration.options
+        blocks = not is_async(registration.handler)
         while not self._stopping and self._runtime.failure is None:
             batch = await self._runtime.take(subscriptions, options.batch_size, 1.0)
             if not batch:
                 continue
             keep_alive(batch, time.monotonic() + options.max_processing_s)
             try:
-                returned = await self._call(registration, batch)
+                returned = await self._call(registration, batch, blocks=blocks)
             except asyncio.CancelledError:
                 self._outcomes.interrupted(batch)
                 if _cancelled():
@@ -328,10 +323,10 @@ class AsyncWorkers:
                 if not options.transactional:
                     self._outcomes.done(batch, returned, options)
 
-    async def _call(self, registration: Registration, batch: list[Message]) -> object:
+    async def _call(self, registration: Registration, batch: list[Message], *, blocks: bool) -> object:
         options = registration.options
         argument: object = batch if options.batch_size > 1 else batch[0]
-        if not is_async(registration.handler):
+        if blocks:
             returned = await in_thread(registration.handler, argument)
             return await returned if inspect.isawaitable(returned) else returned
         if not options.transactional:

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
@@ -18,8 +18,9 @@ import psycopg
 
 from coordinator.consumer.aio_transaction import transaction
 from coordinator.consumer.bell import Bell, Latch
+from coordinator.consumer.lag import Lag
 from coordinator.consumer.membership import enter, entering, group_ids, looking, move, moves
-from coordinator.consumer.options import Options, limits_of
+from coordinator.consumer.options import Options, handlers_pool_size, limits_of, rejection
 from coordinator.consumer.pacing import (
     CHORES_LIMIT,
     CHORES_PAUSE_S,
@@ -40,14 +41,14 @@ from coordinator.consumer.telling import (
 )
 from coordinator.core.loop import Engine, Exchange, Resolve, Subscription, Wait
 from coordinator.core.partition import Partition
-from coordinator.core.retry import MAX_ERROR_CHARS, Failure, clean
+from coordinator.core.retry import Failure
 from coordinator.db import exchange as wire
 from coordinator.db.connect import AsyncPool, aconnect, listen_statement
 from coordinator.db.drive import adrive, afollow
 from coordinator.db.schema import protocol_checked
 from coordinator.db.translate import translated
 from coordinator.db.watchdog import AsyncWatchdog
-from coordinator.errors import CoordinatorError, MemberDeadError, Reject, UnavailableError
+from coordinator.errors import CoordinatorError, MemberDeadError, UnavailableError
 from coordinator.model import Claim, Message, Settler
 from coordinator.observe import events
 from coordinator.protocol import groups
@@ -134,8 +135,8 @@ class AsyncRuntime:
             raise
         self._first_connection = connection
         self._lag.start()
-        self._control = asyncio.create_task(self._guard(self._control_loop()), name="coordinator-control")
-        self._work = asyncio.create_task(self._guard(self._work_loop()), name="coordinator-work")
+        self._control = asyncio.create_task(self.guard(self._control_loop()), name="coordinator-control")
+        self._work = asyncio.create_task(self.guard(self._work_loop()), name="coordinator-work")
 
     async def stop(self, timeout_s: float) -> bool:
         """Write what is settled, release, leave; True if everything was released in time. Nothing may start any more.
@@ -150,13 +151,16 @@ class AsyncRuntime:
             self._wake.set()
             self._nudge()
             await self._end(max(deadline_s - time.monotonic(), _END_S))
+            if self._hooks:
+                await asyncio.wait(self._hooks, timeout=_END_S)
         finally:
             self._stopping.set()
             self._lag.stop()
             self._notify_all()
             self._watchdog.cut()
-            for task in self._tasks():
-                task.cancel()
+            self._cancel()
+            for hook in self._hooks:
+                hook.cancel()
             if self._handlers_pool is not None:
                 await self._handlers_pool.close()
         return released
@@ -252,7 +256,7 @@ class AsyncRuntime:
 
     def reject(self, message: Message, reason: str) -> None:
         """Make it a dead letter; see Message.reject."""
-        self.fail(message, Reject(clean(reason, MAX_ERROR_CHARS)), Failure(clean(reason, MAX_ERROR_CHARS)))
+        self.fail(message, *rejection(reason))
 
     def fail(
         self, message: Message, error: BaseException | None, failure: Failure, *, delay_s: float | None = None
@@ -284,11 +288,10 @@ class AsyncRuntime:
     def handlers_pool(self) -> AsyncPool:
         """Connections for handlers' transactions; nothing of ours limits them but their number."""
         if self._handlers_pool is None:
-            wanted = sum(options.concurrency for options in self._options if options.transactional)
             self._handlers_pool = AsyncPool(
                 self.dsn,
                 self.schema,
-                max(wanted, self.settings.pool_size),
+                handlers_pool_size(self._options, self.settings),
                 self.settings.pool_timeout_s,
                 self.settings.connect_timeout_s,
                 f"coordinator handlers {self.client_id}"[:63],
@@ -594,7 +597,8 @@ class AsyncRuntime:
         self.ready.ring()
         self.changed.ring()
 
-    async def _guard(self, loop: Coroutine[Any, Any, None]) -> None:
+    async def guard(self, loop: Coroutine[Any, Any, None]) -> None:
+        """Run a loop; what ends it is kept as the failure of the whole."""
         try:
             await loop
         except asyncio.CancelledError:
@@ -604,29 +608,3 @@ class AsyncRuntime:
             self.failure = error
         finally:
             self._notify_all()
-
-
-class Lag:
-    """Notices afterwards that the event loop was blocked, and for how long."""
-
-    def __init__(self, limit_s: float, tell: Callable[[float], None]) -> None:
-        self._limit_s = limit_s
-        self._tell = tell
-        self._timer: asyncio.TimerHandle | None = None
-        self._due_s = 0.0
-
-    def start(self) -> None:
-        pause_s = self._limit_s / 2
-        self._due_s = time.monotonic() + pause_s
-        self._timer = asyncio.get_running_loop().call_later(pause_s, self._tick)
-
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _tick(self) -> None:
-        late_s = time.monotonic() - self._due_s
-        if late_s >= self._limit_s:
-            self._tell(late_s)
-        self.start()

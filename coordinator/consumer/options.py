@@ -9,7 +9,7 @@ from typing import Any
 from coordinator.core.deliveries import Limits
 from coordinator.core.retry import MAX_ERROR_CHARS, MAX_TRACEBACK_CHARS, Exponential, Failure, RetryPolicy, clean
 from coordinator.core.subscription import ORDERINGS, Rate, Subscription
-from coordinator.errors import ConfigError
+from coordinator.errors import ConfigError, Reject
 from coordinator.model import JoinedTopic, Message, Settler
 from coordinator.settings import Settings
 
@@ -124,10 +124,22 @@ def limits_of(settings: Settings) -> Limits:
     )
 
 
+def handlers_pool_size(options: Sequence[Options], settings: Settings) -> int:
+    """How many connections the handlers' transactions may need at the same time."""
+    wanted = sum(option.concurrency for option in options if option.transactional)
+    return max(wanted, settings.pool_size)
+
+
 def failure_of(error: BaseException) -> Failure:
     """Return what is kept of an exception."""
     text = "".join(traceback.format_exception(error))
     return Failure(clean(f"{type(error).__name__}: {error}", MAX_ERROR_CHARS), clean(text, MAX_TRACEBACK_CHARS))
+
+
+def rejection(reason: str) -> tuple[Reject, Failure]:
+    """Return what `Message.reject` means, as an exception and as what is kept of it."""
+    kept = clean(reason, MAX_ERROR_CHARS)
+    return Reject(kept), Failure(kept)
 
 
 def results_of(batch: Sequence[Message], returned: object) -> list[tuple[Message, BaseException | None]]:

@@ -18,7 +18,7 @@ from uuid import UUID, uuid4
 import psycopg
 
 from coordinator.consumer.membership import enter, entering, group_ids, looking, move, moves
-from coordinator.consumer.options import Options, limits_of
+from coordinator.consumer.options import Options, handlers_pool_size, limits_of, rejection
 from coordinator.consumer.pacing import (
     CHORES_LIMIT,
     CHORES_PAUSE_S,
@@ -34,14 +34,14 @@ from coordinator.consumer.telling import partition_fields, tell_changes, tell_la
 from coordinator.consumer.transaction import transaction
 from coordinator.core.loop import Engine, Exchange, Resolve, Subscription, Wait
 from coordinator.core.partition import Partition
-from coordinator.core.retry import MAX_ERROR_CHARS, Failure, clean
+from coordinator.core.retry import Failure
 from coordinator.db import exchange as wire
 from coordinator.db.connect import Pool, connect, listen_statement
 from coordinator.db.drive import drive, follow
 from coordinator.db.schema import protocol_checked
 from coordinator.db.translate import translated
 from coordinator.db.watchdog import Watchdog
-from coordinator.errors import CoordinatorError, MemberDeadError, Reject, UnavailableError
+from coordinator.errors import CoordinatorError, MemberDeadError, UnavailableError
 from coordinator.model import Claim, Message, Settler
 from coordinator.observe import events
 from coordinator.protocol import groups
@@ -198,7 +198,7 @@ class Runtime:
 
     def reject(self, message: Message, reason: str) -> None:
         """Make it a dead letter; see Message.reject."""
-        self.fail(message, Reject(clean(reason, MAX_ERROR_CHARS)), Failure(clean(reason, MAX_ERROR_CHARS)))
+        self.fail(message, *rejection(reason))
 
     def fail(
         self, message: Message, error: BaseException | None, failure: Failure, *, delay_s: float | None = None
@@ -240,11 +240,10 @@ class Runtime:
         """Connections for handlers' transactions; nothing of ours limits them but their number."""
         with self.lock:
             if self._handlers_pool is None:
-                wanted = sum(options.concurrency for options in self._options if options.transactional)
                 self._handlers_pool = Pool(
                     self.dsn,
                     self.schema,
-                    max(wanted, self.settings.pool_size),
+                    handlers_pool_size(self._options, self.settings),
                     self.settings.pool_timeout_s,
                     self.settings.connect_timeout_s,
                     f"coordinator handlers {self.client_id}"[:63],
