@@ -176,6 +176,25 @@ def test_run__sigterm__finishes_and_ends_with_0(dsn: str, app: Coordinator, cons
     assert process.returncode == 0, err
 
 
+def test_run__asyncio_application__does_the_same(dsn: str, app: Coordinator, console: Any, folder: Path) -> None:
+    (folder / "service.py").write_text(
+        "from pathlib import Path\n"
+        "from coordinator import AsyncCoordinator\n"
+        "app = AsyncCoordinator()\n"
+        "@app.subscribe('orders', group='billing')\n"
+        "async def handle(message):\n"
+        "    with Path('handled').open('a') as file:\n"
+        "        file.write(f'1 {message.offset}\\n')\n"
+    )
+    app.publish("orders", 1)
+    process = console("run", "service:app")
+    until(handled)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, err
+    assert sum(offset.lag for offset in app.group_offsets("billing")) == 0
+
+
 def test_run__handler_does_not_end__second_signal_gives_it_back_with_1(app: Coordinator, console: Any) -> None:
     app.publish("orders", "sleep")
     process = console("run", "service:app")

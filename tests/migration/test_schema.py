@@ -215,7 +215,6 @@ def test_downgrade__next_revision__brings_the_older_copies_back(empty_database, 
     schema.upgrade(dsn)
     before = read_catalog(dsn)
 
-    following = f"{int(HEAD) + 1:04}"
     template = (copy / "script.py.mako").read_text()
     revision = (
         template.replace("${message}", "Next")
