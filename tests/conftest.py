@@ -11,7 +11,7 @@ from coordinator.errors import ConfigError
 from coordinator.testing.server import DEFAULT_IMAGE, start_server, why_no_container
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from coordinator.testing import Databases, Server
 
@@ -86,3 +86,13 @@ def empty_dsn(databases: Databases) -> Iterator[str]:
     made = databases.create_empty()
     yield made
     databases.drop(made)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Make what a test has logged sendable: the channel between workers takes no lone surrogates, and some tests log them."""
+    report = yield
+    report.sections = [
+        (name, text.encode("utf-8", "backslashreplace").decode("utf-8")) for name, text in report.sections
+    ]
+    return report
