@@ -125,6 +125,10 @@ class _Base:
             prepare=settings.prepare,
         )
 
+    def _maintained(self) -> tuple[str, str, float, str]:
+        """Where maintenance works, and under what name."""
+        return self.dsn, self.schema, self.settings.connect_timeout_s, f"coordinator maintain {self.client_id}"[:63]
+
     def _stop_embedded(self) -> None:
         if self._embedded is not None:
             self._embedded.close()
@@ -378,7 +382,7 @@ class Coordinator(_Base):
             SchemaVersionError: The schema is not installed, or of another version.
             UnavailableError: There is no database at the start; later it is waited for.
         """
-        where = (self.dsn, self.schema, self.settings.connect_timeout_s, f"coordinator maintain {self.client_id}"[:63])
+        where = self._maintained()
         if once:
             return maintenance.once(*where)
         self._stop.clear()
@@ -632,8 +636,26 @@ class AsyncCoordinator(_Base):
         runtime.check()
         return 0 if clean else 1
 
+    async def maintain(self, *, once: bool = False, install_signal_handlers: bool = True) -> Done:
+        """`Coordinator.maintain`, in a thread: nearly all of it is waiting for the server. Cancelled, it ends soon."""
+        where = self._maintained()
+        if once:
+            return await asyncio.to_thread(maintenance.once, *where)
+        self._stop.clear()
+        left = threading.Event()
+        with _loop_signals() if install_signal_handlers else _nothing() as signals:
+            try:
+                await asyncio.to_thread(
+                    maintenance.run,
+                    *where,
+                    stopped=lambda: self._stop.is_set() or bool(signals) or left.is_set(),
+                )
+            finally:
+                left.set()
+        return Done()
+
     def stop(self) -> None:
-        """Make `run` return; from any thread, task or handler."""
+        """Make `run` or `maintain` return; from any thread, task or handler."""
         self._stop.set()
 
     # ---- groups

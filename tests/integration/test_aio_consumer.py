@@ -270,3 +270,18 @@ async def test_start__unknown_topic__raises_and_leaves_nothing_behind(dsn):
         assert not {task.get_name() for task in asyncio.all_tasks()} & {"coordinator-work", "coordinator-control"}
     wait_until(lambda: backend_count(dsn, "coordinator") == 0)
     assert len(asyncio.all_tasks()) == 1
+
+
+@in_loop
+async def test_maintain__once_and_until_cancelled__leaves_nothing(dsn):
+    async with coordinator(dsn) as app:
+        await app.create_topic(TOPIC, 1)
+        assert (await app.maintain(once=True)).moved == 0
+        maintaining = asyncio.create_task(app.maintain(install_signal_handlers=False))
+        await until(lambda: backend_count(dsn, "coordinator maintain") == 1)
+        app.stop()
+        await asyncio.wait_for(maintaining, 5)
+        maintaining = asyncio.create_task(app.maintain(install_signal_handlers=False))
+        await until(lambda: backend_count(dsn, "coordinator maintain") == 1)
+        maintaining.cancel()
+        await until(lambda: backend_count(dsn, "coordinator maintain") == 0)
