@@ -2,7 +2,7 @@
 
 import concurrent.futures
 import contextlib
-import datetime
+import datetime as dt
 import time
 
 import psycopg
@@ -63,7 +63,7 @@ def test_dead_letter__holds_what_was_published(shell, dsn):
     assert (letter["reason"], letter["attempts"], letter["crashes"], letter["replays"]) == ("attempts", 3, 0, 0)
     assert letter["error"].startswith("ZeroDivisionError")
     (message,) = shell.app.peek(TOPIC, partition=published.partition)
-    assert datetime.datetime.fromisoformat(letter["published_at"]) == message.published_at
+    assert dt.datetime.fromisoformat(letter["published_at"]) == message.published_at
 
 
 def test_dead_letter__of_bytes__keeps_every_byte(shell, dsn):

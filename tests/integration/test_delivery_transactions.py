@@ -1,0 +1,449 @@
+"""Acks in the handler's own transaction: effects and ack are both there or both not, whatever overruns, dies or is cut."""
+
+import threading
+import time
+
+import psycopg
+import pytest
+from psycopg import IsolationLevel, sql
+from psycopg.conninfo import conninfo_to_dict
+from support.ledger import EFFECTS, Recorder, dead, effects, parked, wait_settled
+from support.proxy import Fault, Proxy
+from support.shell import GROUP, TOPIC, committed, locked, query, wait_until
+
+from coordinator import Reject
+from coordinator.errors import AlreadySettledError, ConfigError, FencedError, StaleEpochError
+
+LEVELS = ["read committed", "repeatable read", "serializable"]
+
+
+@pytest.fixture(autouse=True)
+def effects_table(dsn):
+    query(dsn, EFFECTS)
+
+
+def book(message, connection):
+    connection.execute("insert into effects (value) values (%s)", (message.value,))
+
+
+def busy_until(gate, connection):
+    """Wait as a handler does that works: its transaction is not idle, or the server would end it at its deadline (R12)."""
+    deadline_s = time.monotonic() + 10
+    while not gate.wait(0.05) and time.monotonic() < deadline_s:
+        connection.execute("select 1")
+
+
+def by_default(dsn, level):
+    name = sql.Identifier(conninfo_to_dict(dsn)["dbname"])
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        text = sql.SQL("alter database {} set default_transaction_isolation to {}")
+        connection.execute(text.format(name, sql.Literal(level)))
+
+
+def test_transactional__handler_returns__effect_and_ack_are_there(shell, dsn):
+    shell.subscribe(book, transactional=True, concurrency=4)
+    shell.app.publish_many(TOPIC, list(range(200)))
+    with shell:
+        wait_settled(dsn)
+    assert effects(dsn) == [(value, 1) for value in range(200)]
+    # The acks rows are gone: they were folded into the progress.
+    assert query(dsn, "select count(*) from coordinator.acks") == [(0,)]
+    assert sum(committed(dsn).values()) == 200
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_transactional__handler_raises__neither_effect_nor_ack(shell, dsn, level):
+    by_default(dsn, level)
+
+    def act(message, connection):
+        book(message, connection)
+        if message.value % 5 == 0 and message.attempt < 3:
+            raise ValueError("after the effect")
+
+    shell.subscribe(act, transactional=True, concurrency=4, retry=[0.1])
+    shell.app.publish_many(TOPIC, list(range(50)))
+    with shell:
+        wait_settled(dsn)
+    assert effects(dsn) == [(value, 1) for value in range(50)]
+
+
+def test_transactional__poison__is_a_dead_letter_without_effect(shell, dsn):
+    def act(message, connection):
+        book(message, connection)
+        if message.value == 3:
+            connection.execute("select 1 / 0")
+        if message.value == 4:
+            raise Reject("never")
+
+    shell.subscribe(act, transactional=True, retry=[0.05], max_attempts=3)
+    shell.app.publish_many(TOPIC, list(range(10)))
+    with shell:
+        wait_settled(dsn)
+    assert effects(dsn) == [(value, 1) for value in range(10) if value not in (3, 4)]
+    assert {letter["payload"]: (letter["reason"], letter["attempts"]) for letter in dead(dsn)} == {
+        "3": ("attempts", 3),
+        "4": ("rejected", 1),
+    }
+    assert query(dsn, "select count(*) from coordinator.acks") == [(0,)]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_overrun__redelivery_commits_first__the_first_run_has_no_effect(shell, dsn, level):
+    """R1, I18. Mutant: ack does not look how many rows it has inserted: two effects at READ COMMITTED."""
+    by_default(dsn, level)
+    gate, ended = threading.Event(), threading.Event()
+
+    def act(message, connection):
+        book(message, connection)
+        if message.value == 7 and message.attempt == 1:
+            busy_until(gate, connection)
+            ended.set()
+
+    shell.subscribe(act, transactional=True, concurrency=2, max_processing_s=0)
+    shell.app.publish(TOPIC, 7)
+    with shell:
+        wait_until(lambda: effects(dsn) == [(7, 1)])
+        # Folded away as far as it may be: the row must stay for as long as the first run lives.
+        shell.app.publish_many(TOPIC, list(range(100, 150)))
+        wait_until(lambda: len(effects(dsn)) == 51)
+        gate.set()
+        assert ended.wait(5)
+        wait_settled(dsn)
+        wait_until(lambda: query(dsn, "select count(*) from coordinator.acks") == [(0,)], 5)
+    assert effects(dsn) == [(7, 1), *((value, 1) for value in range(100, 150))]
+    assert dead(dsn) == parked(dsn) == []
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_overrun__first_commits_while_the_second_runs__the_second_has_no_effect(shell, dsn, level):
+    """R15: the message is parked when the first run commits; its row goes in that transaction, and the second is refused.
+
+    Mutant: ack does not delete the retries row: whoever takes over delivers the message again.
+    """
+    by_default(dsn, level)
+    first, second = threading.Event(), threading.Event()
+
+    def act(message, connection):
+        book(message, connection)
+        busy_until(first if message.attempt == 1 else second, connection)
+
+    shell.subscribe(act, transactional=True, concurrency=2, max_processing_s=0, max_attempts=9)
+    shell.app.publish(TOPIC, 7)
+    with shell:
+        wait_until(lambda: parked(dsn) and parked(dsn)[0]["dispatched_epoch"] is not None)
+        # This lets acks of handlers through, and none of the owner's exchanges, which would take the row away later.
+        with locked(dsn, "select 1 from coordinator.claims for no key update"):
+            first.set()
+            wait_until(lambda: effects(dsn) == [(7, 1)])
+            assert query(dsn, "select count(*) from coordinator.acks") == [(1,)]
+            # An older snapshot does not see the row: then the acks row outranks it for whoever takes over.
+            assert parked(dsn) == [] or level != "read committed"
+        second.set()
+        wait_settled(dsn)
+        wait_until(lambda: query(dsn, "select count(*) from coordinator.acks") == [(0,)], 5)
+    assert effects(dsn) == [(7, 1)]
+    assert dead(dsn) == parked(dsn) == []
+
+
+@pytest.mark.parametrize("first_commits", [False, True])
+def test_overrun__last_attempt__dead_letter_or_effect_and_never_both(shell, dsn, first_commits):
+    """R1 for dead letters: with a run alive, the dead letter takes the acks row, or finds it taken.
+
+    Mutant: bury without its guard: an effect, and a dead letter.
+    """
+    gate, may_reject = threading.Event(), threading.Event()
+
+    def act(message, connection):
+        book(message, connection)
+        if message.attempt == 1:
+            busy_until(gate, connection)
+        else:
+            busy_until(may_reject, connection)
+            raise Reject("second run")
+
+    shell.subscribe(act, transactional=True, concurrency=2, max_processing_s=0, max_attempts=9)
+    shell.app.publish(TOPIC, 7)
+    with shell:
+        wait_until(lambda: parked(dsn) and parked(dsn)[0]["dispatched_epoch"] is not None)
+        if first_commits:
+            gate.set()
+            wait_until(lambda: effects(dsn) == [(7, 1)])
+            may_reject.set()
+        else:
+            may_reject.set()
+            wait_until(lambda: dead(dsn))
+            gate.set()
+        time.sleep(0.3)
+        wait_settled(dsn)
+    assert (effects(dsn), len(dead(dsn))) == (([(7, 1)], 0) if first_commits else ([], 1))
+    assert parked(dsn) == []
+
+
+def test_takeover__while_a_zombie_runs__its_commit_is_refused(make_shell, dsn):
+    """I6: the claim moves on under a running handler; what it did is rolled back, and the successor's effect is the only one.
+
+    Mutant: ack without the epoch in its fence: two effects.
+    """
+    zombie, heir = make_shell("zombie"), make_shell("heir")
+    gate = threading.Event()
+
+    def slow(message, connection):
+        book(message, connection)
+        gate.wait(10)
+
+    zombie.subscribe(slow, transactional=True)
+    zombie.app.publish(TOPIC, 7, partition=0)
+    zombie.start()
+    wait_until(lambda: query(dsn, "select 1 from pg_stat_activity where state = 'idle in transaction'"))
+    query(dsn, "update coordinator.coordinators set lease_until = now() - interval '1 s' where client_id = 'zombie'")
+    wait_until(lambda: query(dsn, "select cardinality(coordinator.reap(3600))") == [(1,)])
+    heir.subscribe(book, transactional=True)
+    with heir:
+        # The zombie comes back as a new member, with a share; whoever has partition 0, it is another epoch.
+        wait_until(lambda: effects(dsn) == [(7, 1)] or query(dsn, "select 1 from coordinator.claims where epoch > 1"))
+        gate.set()
+        wait_settled(dsn)
+        zombie.stop()
+    assert effects(dsn) == [(7, 1)]
+
+
+def test_replayed__handled_in_a_transaction__has_its_effect_again(make_shell, dsn):
+    """R17: the replay's number is part of the ack's key."""
+    first, second = make_shell("first"), make_shell("second")
+
+    def reject(message, connection):
+        book(message, connection)
+        raise Reject
+
+    first.subscribe(reject, transactional=True)
+    second.subscribe(book, transactional=True)
+    for value in range(5):
+        first.app.publish(TOPIC, value, partition=0)
+    with first:
+        wait_until(lambda: len(dead(dsn)) == 5)
+        wait_settled(dsn)
+    assert effects(dsn) == []
+    with second:
+        query(dsn, "select * from coordinator.replay(%s, %s, 0, '{0,1,2,3,4}')", GROUP, TOPIC)
+        wait_until(lambda: len(effects(dsn)) == 5, 5)
+        wait_settled(dsn)
+    assert effects(dsn) == [(value, 1) for value in range(5)]
+
+
+def test_replayed_twice__dies_twice__keeps_one_row_with_its_history(make_shell, dsn):
+    """R10 for transactional handlers."""
+    shell = make_shell()
+
+    def reject(message, connection):
+        book(message, connection)
+        raise Reject(f"replay {len(dead(dsn))}")
+
+    shell.subscribe(reject, transactional=True)
+    shell.app.publish(TOPIC, 0, partition=0)
+    with shell:
+        for replays in range(3):
+            wait_until(lambda replays=replays: dead(dsn) and dead(dsn)[0]["replays"] == replays, 5)
+            if replays < 2:
+                query(dsn, "select * from coordinator.replay(%s, %s, 0, '{0}')", GROUP, TOPIC)
+    assert len(dead(dsn)[0]["errors"]) == 3
+    assert effects(dsn) == []
+
+
+def test_idle_limit__of_a_handler__is_its_deadline_and_not_ours(make_shell, dsn):
+    """R12: thinking for longer than our own five seconds, and than the visibility timeout, is allowed while it is moved on."""
+    shell = make_shell(visibility_timeout_s=1.0)
+    limits = []
+
+    def act(message, connection):
+        book(message, connection)
+        limits.append(connection.execute("show idle_in_transaction_session_timeout").fetchone()[0])
+        limits.append(connection.execute("show statement_timeout").fetchone()[0])
+        time.sleep(1.5)
+
+    shell.subscribe(act, transactional=True, max_processing_s=60)
+    shell.app.publish(TOPIC, 0)
+    with shell:
+        wait_settled(dsn)
+    assert limits[1] == "0"
+    assert effects(dsn) == [(0, 1)]
+
+
+def test_idle_limit__handler_that_stopped__does_not_hold_its_locks_for_ever(make_shell, dsn):
+    """R12: past its deadline the server ends its transaction, and the redelivery gets through."""
+    shell = make_shell(visibility_timeout_s=1.0)
+    query(dsn, "create unique index on effects (value)")
+    gate = threading.Event()
+
+    def act(message, connection):
+        book(message, connection)
+        if message.attempt == 1:
+            gate.wait(15)
+
+    shell.subscribe(act, transactional=True, concurrency=2, max_processing_s=0)
+    shell.app.publish(TOPIC, 0)
+    with shell:
+        wait_until(lambda: effects(dsn) == [(0, 1)], 8)
+        gate.set()
+        wait_settled(dsn)
+    assert effects(dsn) == [(0, 1)]
+
+
+@pytest.fixture
+def proxy(dsn):
+    with Proxy(dsn) as made:
+        yield made
+
+
+def test_publish__on_the_handlers_connection__comes_with_the_effect(shell, dsn):
+    """Consume, transform, publish: all or nothing, and once."""
+    shell.app.create_topic("invoices", 2)
+    seen = Recorder()
+
+    def act(message, connection):
+        shell.app.publish("invoices", message.value * 10, key=message.key, connection=connection)
+        book(message, connection)
+        if message.attempt == 1 and message.value % 3 == 0:
+            raise ValueError("after the publish")
+
+    shell.subscribe(act, transactional=True, retry=[0.05], concurrency=4)
+    shell.subscribe(seen, "invoices", group="printer")
+    shell.app.publish_many(TOPIC, list(range(60)))
+    with shell:
+        wait_settled(dsn)
+        wait_settled(dsn, group="printer")
+    assert sorted(seen.values()) == [value * 10 for value in range(60)]
+    assert effects(dsn) == [(value, 1) for value in range(60)]
+
+
+def test_transaction__on_the_callers_connection__commits_both(shell, dsn):
+    shell.app.publish_many(TOPIC, [1, 2, 3])
+    with psycopg.connect(dsn, autocommit=True) as mine, shell.app.consumer(TOPIC, group=GROUP) as consumer:
+        for message in taken(consumer, 3):
+            with message.transaction(mine) as connection:
+                assert connection is mine
+                book(message, connection)
+        with pytest.raises(ZeroDivisionError):
+            raise_in(shell, consumer, mine)
+    assert effects(dsn) == [(1, 1), (2, 1), (3, 1)]
+
+
+def raise_in(shell, consumer, mine):
+    shell.app.publish(TOPIC, 4)
+    (message,) = taken(consumer, 1)
+    with message.transaction(mine) as connection:
+        book(message, connection)
+        1 // 0  # noqa: B018
+
+
+def test_transaction__connection_already_in_one__is_refused(shell, dsn):
+    shell.app.publish(TOPIC, 1)
+    with psycopg.connect(dsn) as mine, shell.app.consumer(TOPIC, group=GROUP) as consumer:
+        (message,) = taken(consumer, 1)
+        mine.execute("select 1")
+        with pytest.raises(ConfigError), message.transaction(mine):
+            pass
+        mine.rollback()
+        with message.transaction(mine) as connection:
+            book(message, connection)
+        mine.rollback()
+    assert effects(dsn) == [(1, 1)]
+
+
+@pytest.mark.parametrize("level", [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE])
+def test_transaction__strict_connection_of_the_caller__works(shell, dsn, level):
+    shell.app.publish_many(TOPIC, list(range(20)))
+    with psycopg.connect(dsn) as mine, shell.app.consumer(TOPIC, group=GROUP) as consumer:
+        mine.isolation_level = level
+        for message in taken(consumer, 20):
+            with message.transaction(mine) as connection:
+                book(message, connection)
+    assert effects(dsn) == [(value, 1) for value in range(20)]
+
+
+def test_transaction__of_a_batch__commits_all_or_nothing(shell, dsn):
+    shell.app.publish_many(TOPIC, list(range(10)))
+    with shell.app.consumer(TOPIC, group=GROUP) as consumer:
+        messages = taken(consumer, 10)
+        with pytest.raises(ZeroDivisionError):
+            book_all(consumer, messages, fails=True)
+        assert effects(dsn) == []
+        book_all(consumer, messages)
+    assert effects(dsn) == [(value, 1) for value in range(10)]
+    assert sum(committed(dsn).values()) == 10
+
+
+def test_transaction__one_of_the_batch_settled_before__rolls_all_back(shell, dsn):
+    shell.app.publish_many(TOPIC, list(range(4)))
+    with shell.app.consumer(TOPIC, group=GROUP) as consumer:
+        messages = taken(consumer, 4)
+        with messages[0].transaction() as connection:
+            book(messages[0], connection)
+        with pytest.raises((AlreadySettledError, FencedError)):
+            book_all(consumer, messages)
+        book_all(consumer, messages[1:])
+    assert effects(dsn) == [(value, 1) for value in range(4)]
+
+
+def test_transaction__claim_lost_in_it__is_refused_and_rolled_back(shell, dsn):
+    shell.app.publish(TOPIC, 1, partition=0)
+    with shell.app.consumer(TOPIC, group=GROUP) as consumer:
+        (message,) = taken(consumer, 1)
+
+        def late():
+            with message.transaction() as connection:
+                book(message, connection)
+                query(dsn, "update coordinator.claims set epoch = epoch + 1 where partition = 0")
+
+        with pytest.raises(StaleEpochError):
+            late()
+    assert effects(dsn) == []
+
+
+def book_all(consumer, messages, *, fails=False):
+    with consumer.transaction(messages) as connection:
+        for message in messages:
+            book(message, connection)
+        if fails:
+            1 // 0  # noqa: B018
+
+
+def taken(consumer, count):
+    found = []
+    deadline_s = time.monotonic() + 5
+    while len(found) < count and time.monotonic() < deadline_s:
+        found += consumer.poll(count - len(found), 0.3)
+    assert len(found) == count
+    return found
+
+
+def test_commit__answer_lost__one_effect(proxy, make_shell, dsn):
+    """R2, I17: the server has committed, and the client never hears of it. Nothing is assumed, and nothing is done twice."""
+    cut_commits(proxy, make_shell, dsn, "after")
+
+
+def test_commit__request_lost__one_effect(proxy, make_shell, dsn):
+    """R2: the server never sees the COMMIT; the transaction is rolled back, and the message comes again, uncharged."""
+    cut_commits(proxy, make_shell, dsn, "before")
+
+
+def cut_commits(proxy, make_shell, dsn, moment):
+    shell = make_shell(at=proxy.dsn, visibility_timeout_s=30)
+    tries = []
+
+    def act(message, connection):
+        tries.append((message.value, message.attempt))
+        book(message, connection)
+        proxy.heal()
+        if message.value < 3 and tries.count((message.value, 1)) == 1:
+            proxy.put(Fault(cut_commit=moment), "coordinator handlers")
+
+    shell.subscribe(act, transactional=True)
+    for value in range(6):
+        shell.app.publish(TOPIC, value, partition=0)
+    with shell:
+        wait_settled(dsn, 20)
+    assert proxy.cuts == 3
+    assert effects(dsn) == [(value, 1) for value in range(6)]
+    again = (0, 1, 2) if moment == "before" else ()
+    assert sorted(tries) == sorted((value, 1) for value in (*range(6), *again))
+    assert dead(dsn) == parked(dsn) == []
