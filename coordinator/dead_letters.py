@@ -201,14 +201,6 @@ class AsyncDeadLetters:
         return await self._run(_set_max(self._group, max_dead_letters))
 
 
-def trim() -> Flow[int]:
-    """Keep all groups within their bounds; how many dead letters were dropped. A task of maintenance."""
-    dropped = 0
-    while some := (yield from in_transaction(protocol.trim_dead_letters())):
-        dropped += some
-    return dropped
-
-
 def json_line(letter: DeadLetter) -> str:
     """Return a dead letter as a line of JSON; its payload, where it is JSON, as the publisher wrote it, else in base64."""
     facts = facts_of(letter)

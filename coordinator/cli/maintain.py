@@ -21,6 +21,8 @@ def maintain(ctx: click.Context, options: Options, *, once: bool) -> None:
     Every consumer does that by the way; run this where messages are scheduled and no consumer runs. Several may run at
     once, one of them works. Ctrl-C and SIGTERM end it.
 
+    Once a minute it also drops dead letters beyond the bound of their group, which consumers don't do.
+
     With --once, exit code 1 if a message could not be published: it is kept, and tried again later.
     """
     with options.coordinator() as app:

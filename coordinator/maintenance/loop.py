@@ -13,6 +13,7 @@ from coordinator.db.connect import connect
 from coordinator.db.drive import drive
 from coordinator.db.schema import protocol_checked
 from coordinator.errors import UnavailableError
+from coordinator.maintenance.dead_letters import TRIM_EVERY_S, trim, trim_tick
 from coordinator.maintenance.publishing import maintain, tick
 from coordinator.observe import events
 
@@ -49,7 +50,9 @@ def once(dsn: str, schema: str, connect_timeout_s: float, name: str) -> Done:
             total.expired += done.expired
             # What failed waits for its next time, so every round leaves less to do.
             if done.next_s > 0:
-                return total
+                break
+        trim(connection, schema)
+    return total
 
 
 def run(dsn: str, schema: str, connect_timeout_s: float, name: str, *, stopped: Callable[[], bool]) -> None:
@@ -61,6 +64,7 @@ def run(dsn: str, schema: str, connect_timeout_s: float, name: str, *, stopped: 
     """
     connection: psycopg.Connection[Any] | None = _opened(dsn, schema, connect_timeout_s, name)
     failures = 0
+    trim_at_s = time.monotonic()
     try:
         while not stopped():
             try:
@@ -68,6 +72,9 @@ def run(dsn: str, schema: str, connect_timeout_s: float, name: str, *, stopped: 
                     connection = _opened(dsn, schema, connect_timeout_s, name)
                     log.info(events.CONNECTION_RESTORED)
                 pause_s = tick(connection, schema)
+                if time.monotonic() >= trim_at_s:
+                    trim_tick(connection, schema)
+                    trim_at_s = time.monotonic() + TRIM_EVERY_S
                 failures = 0
             except UnavailableError as error:
                 failures += 1
