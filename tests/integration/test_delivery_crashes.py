@@ -1,7 +1,6 @@
 """Processes that die or are stopped with messages in hand: what is charged, what becomes a dead letter, who has the rest."""
 
 import signal
-import threading
 import time
 
 import pytest
@@ -10,7 +9,17 @@ from support.processes import Process, Task
 from support.proxy import Proxy
 from support.shell import GROUP, TOPIC, committed, drain, owners, query, wait_until
 
+from coordinator import Coordinator
+
 SETTINGS = {"lease_s": 0.8, "heartbeat_s": 0.15, "self_fence_margin_s": 0.2, "membership_poll_s": 0.1}
+
+
+@pytest.fixture
+def app(dsn):
+    """For tests of processes alone, whichever shell is there beside them."""
+    with Coordinator(dsn) as made:
+        made.create_topic(TOPIC, 2)
+        yield made
 
 
 def killers(dsn, folder, values, until, limit_s=45.0, **options):
@@ -30,14 +39,13 @@ def killers(dsn, folder, values, until, limit_s=45.0, **options):
 
 
 @pytest.mark.slow
-def test_poison__kills_its_process__is_dead_after_its_budget_and_nobody_with_it(make_shell, dsn, tmp_path):
+def test_poison__kills_its_process__is_dead_after_its_budget_and_nobody_with_it(app, dsn, tmp_path):
     """Case 21, I13: SIGKILL from inside the handler, with neighbours in the window and parked.
 
-    Mutant: charge_crash says alone for every crash: neighbours become dead letters.
+    Mutant: whoever has used up its budget is dead, alone or not, and nobody is made to run alone: neighbours become dead letters.
     """
-    shell = make_shell()
     for value in range(60):
-        shell.app.publish(TOPIC, value, key=f"k{value % 7}", partition=value % 2)
+        app.publish(TOPIC, value, key=f"k{value % 7}", partition=value % 2)
     processes = killers(
         dsn, tmp_path, [10], lambda: sum(committed(dsn).values()) == 60 and dead(dsn) and not parked(dsn)
     )
@@ -53,10 +61,9 @@ def test_poison__kills_its_process__is_dead_after_its_budget_and_nobody_with_it(
 
 
 @pytest.mark.slow
-def test_poison__three_of_them__are_all_found(make_shell, dsn, tmp_path):
-    shell = make_shell()
+def test_poison__three_of_them__are_all_found(app, dsn, tmp_path):
     for value in range(40):
-        shell.app.publish(TOPIC, value, partition=value % 2)
+        app.publish(TOPIC, value, partition=value % 2)
     bad = [4, 5, 17]
     killers(
         dsn,
@@ -242,7 +249,6 @@ def test_sigterm__database_down__ends_in_time(make_shell, dsn, first):
 
 
 def test_stop__from_a_handler_and_twice__is_harmless(shell, dsn):
-    stopped = threading.Event()
     book = Recorder(lambda _message: time.sleep(0.01))
     shell.subscribe(book, concurrency=2)
     shell.app.publish_many(TOPIC, list(range(50)))
@@ -250,7 +256,6 @@ def test_stop__from_a_handler_and_twice__is_harmless(shell, dsn):
     wait_until(lambda: len(book.seen) > 5)
     for _ in range(2):
         assert shell.stop()
-    stopped.set()
     seen = len(book.seen)
     time.sleep(0.2)
     assert len(book.seen) == seen
