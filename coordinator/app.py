@@ -13,12 +13,14 @@ from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar, overload
 from uuid import UUID
 
-from coordinator.consumer.aio import AsyncConsumer, AsyncWorkers, is_async
+from coordinator.consumer.aio import AsyncConsumer, AsyncWorkers
 from coordinator.consumer.aio_runtime import AsyncRuntime
 from coordinator.consumer.blocking import Consumer, Workers
-from coordinator.consumer.handlers import Decode, Handler, Registration
+from coordinator.consumer.handlers import Decode, Handler, Registration, is_async
+from coordinator.consumer.handlers import register as enter
 from coordinator.consumer.options import Options, Start
 from coordinator.consumer.runtime import Runtime
+from coordinator.consumer.status import Status
 from coordinator.db.connect import AsyncPool, Pool
 from coordinator.db.drive import adrive, aexecute, drive, execute
 from coordinator.db.dsn import conninfo
@@ -141,6 +143,7 @@ class Coordinator(_Base):
 
     _pool_made: Pool | None = None
     _producer_made: Producer | None = None
+    _running: Runtime | None = None
 
     # ---- topics
 
@@ -337,7 +340,7 @@ class Coordinator(_Base):
         chosen = _options(topics, group, start, options)
 
         def register(handler: H) -> H:
-            self._registrations.append(Registration(handler, chosen))
+            enter(self._registrations, handler, chosen, coroutines=False)
             return handler
 
         return register
@@ -355,7 +358,7 @@ class Coordinator(_Base):
         if not self._registrations:
             raise ConfigError(_NOTHING_SUBSCRIBED)
         self._stop.clear()
-        runtime = Runtime(self.dsn, self.schema, self.settings, self.client_id)
+        runtime = self._running = Runtime(self.dsn, self.schema, self.settings, self.client_id)
         workers = Workers(runtime, self._registrations, self.codec.decode)
         with _signals() if install_signal_handlers else _nothing() as signals:
             workers.start()
@@ -389,6 +392,10 @@ class Coordinator(_Base):
         with _signals() if install_signal_handlers else _nothing() as signals:
             maintenance.run(*where, stopped=lambda: self._stop.is_set() or bool(signals))
         return Done()
+
+    def status(self) -> Status | None:
+        """What `run` is doing right now: handlers and for how long, what waits and why; None where it does not run."""
+        return None if self._running is None else self._running.status()
 
     def stop(self) -> None:
         """Make `run` or `maintain` return; from any thread or handler."""
@@ -460,6 +467,7 @@ class AsyncCoordinator(_Base):
 
     _pool_made: AsyncPool | None = None
     _producer_made: AsyncProducer | None = None
+    _running: AsyncRuntime | None = None
 
     # ---- topics
 
@@ -610,7 +618,7 @@ class AsyncCoordinator(_Base):
                 raise ConfigError(
                     f"transactional: wanted a coroutine function, which awaits its connection, found {handler!r}"
                 )
-            self._registrations.append(Registration(handler, chosen))
+            enter(self._registrations, handler, chosen, coroutines=True)
             return handler
 
         return register
@@ -620,7 +628,7 @@ class AsyncCoordinator(_Base):
         if not self._registrations:
             raise ConfigError(_NOTHING_SUBSCRIBED)
         self._stop.clear()
-        runtime = AsyncRuntime(self.dsn, self.schema, self.settings, self.client_id)
+        runtime = self._running = AsyncRuntime(self.dsn, self.schema, self.settings, self.client_id)
         workers = AsyncWorkers(runtime, self._registrations, self.codec.decode)
         with _loop_signals() if install_signal_handlers else _nothing() as signals:
             await workers.start()
@@ -653,6 +661,10 @@ class AsyncCoordinator(_Base):
             finally:
                 left.set()
         return Done()
+
+    def status(self) -> Status | None:
+        """What `run` is doing right now: handlers and for how long, what waits and why; None where it does not run."""
+        return None if self._running is None else self._running.status()
 
     def stop(self) -> None:
         """Make `run` or `maintain` return; from any thread, task or handler."""

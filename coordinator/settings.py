@@ -15,6 +15,8 @@ LIBPQ_VARIABLES = ("PGHOST", "PGHOSTADDR", "PGSERVICE", "PGDATABASE")
 
 EMBEDDED = "embedded:"
 
+_ALL_CPU = 100
+
 
 class Found(NamedTuple):
     """A value with where it came from, for `config show`."""
@@ -35,7 +37,8 @@ class Settings:
         visibility_timeout_s: From a hand-over to the moment when an unsettled delivery is taken back.
         prefetch: The most messages read ahead per partition; the window adapts below it.
         prefetch_bytes: The most payload bytes read ahead per partition.
-        max_in_flight: Deliveries of the whole coordinator at the same time.
+        max_in_flight, max_in_flight_bytes: Deliveries of the whole coordinator at the same time, and their payloads.
+        pause_above_cpu: Percent of the machine's CPU above which nothing new is started; None: never.
         max_holes: Runs of unresolved gaps, or of what is not settled, per partition at which fetching stops.
         max_parked: Messages that wait in the retries table, per partition, at which fetching stops.
         linger_s: How long an ack may wait for company before it is written alone.
@@ -58,6 +61,8 @@ class Settings:
     prefetch: int = 500
     prefetch_bytes: int = 8 * 1024 * 1024
     max_in_flight: int = 1000
+    max_in_flight_bytes: int = 64 * 1024 * 1024
+    pause_above_cpu: float | None = None
     max_holes: int = 256
     max_parked: int = 10_000
     linger_s: float = 0.01
@@ -76,6 +81,10 @@ class Settings:
             value = getattr(self, name)
             if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
                 raise ConfigError(f"{name} is between {low:g} and {high:g}, found {value!r}")
+        if self.pause_above_cpu is not None and not 1 <= self.pause_above_cpu <= _ALL_CPU:
+            raise ConfigError(
+                f"pause_above_cpu is a percentage between 1 and 100, or None, found {self.pause_above_cpu!r}"
+            )
         if self.lease_s < 3 * self.heartbeat_s + self.self_fence_margin_s / 2:
             raise ConfigError(
                 f"lease_s {self.lease_s:g} leaves room for fewer than 3 heartbeats of heartbeat_s {self.heartbeat_s:g}; "
@@ -96,6 +105,7 @@ _BOUNDS: tuple[tuple[str, float, float], ...] = (
     ("prefetch", 1, 10000),
     ("prefetch_bytes", 1, 2**40),
     ("max_in_flight", 1, 1_000_000),
+    ("max_in_flight_bytes", 1, 2**40),
     ("max_holes", 1, 10000),
     ("max_parked", 1, 1_000_000),
     ("linger_s", 0, 10),

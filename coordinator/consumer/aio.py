@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from coordinator.consumer.aio_runtime import AsyncRuntime
 from coordinator.consumer.handlers import (
     Decode,
-    Handler,
     Outcomes,
     Registration,
     check_acked,
     decoded,
+    is_async,
     keep_alive,
 )
 from coordinator.consumer.options import Options
+from coordinator.consumer.pacing import IDLE_ENDS_S
+from coordinator.consumer.status import Status
 from coordinator.consumer.telling import tell_refused
 from coordinator.core.subscription import Subscription
 from coordinator.errors import ConfigError, FencedError, UnavailableError
@@ -197,6 +199,10 @@ class AsyncConsumer:
         self._runtime.engine.pause(self._subscriptions, paused=False)
         self._runtime.ready.ring()
 
+    def status(self) -> Status:
+        """`Consumer.status`."""
+        return self._runtime.status()
+
     def blocked_keys(self) -> list[tuple[str, int, str, int]]:
         """Keys that a parked message blocks: topic, partition, key, and how many messages wait."""
         return [
@@ -291,7 +297,8 @@ class AsyncWorkers:
         self._runtime.engine.drain()
         self._runtime.ready.ring()
         running = {task for task in self._tasks if not task.done()}
-        while running and time.monotonic() < deadline_s and not at_once():
+        idle_ended_s = time.monotonic() + IDLE_ENDS_S
+        while running and time.monotonic() < deadline_s and not (time.monotonic() >= idle_ended_s and at_once()):
             _, running = await asyncio.wait(running, timeout=_LOOK_S)
         self.left_count = len(running)
         if running:
@@ -335,11 +342,6 @@ class AsyncWorkers:
             await registration.handler(argument, connection)  # type: ignore[misc] # as above
         check_acked(batch)
         return None
-
-
-def is_async(handler: Handler) -> bool:
-    """Tell a coroutine function, or an object that is called like one, from one that would block the loop."""
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:

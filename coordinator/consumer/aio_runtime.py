@@ -27,11 +27,13 @@ from coordinator.consumer.pacing import (
     LONGEST_WAIT_S,
     OUTAGE_PAUSE_S,
     RELEASE_PATIENCE_S,
+    CpuGuard,
     jittered_s,
     pause_s,
 )
 from coordinator.consumer.requests import exchange_call, on_answer, release_statement, resolve_statement
 from coordinator.consumer.saving import Goals, all_unsaved, check_lost, not_in_time, reached, read_to_end
+from coordinator.consumer.status import Status, status_of
 from coordinator.consumer.telling import (
     partition_fields,
     places_of,
@@ -82,6 +84,7 @@ class AsyncRuntime:
         self.id: UUID = uuid4()
         self.failure: BaseException | None = None
         self.assigned = False
+        self._cpu = CpuGuard(settings.pause_above_cpu)
         self.loop: asyncio.AbstractEventLoop | None = None
         self._wake = Latch()
         self.engine = Engine(limits_of(settings), self._wake.set, random.random)
@@ -234,7 +237,7 @@ class AsyncRuntime:
         """Settle; returns the goal that `saved` waits for."""
         assert message.delivery is not None
         partition = self.engine.ack(message.delivery, time.monotonic())
-        if partition.queued:
+        if partition.subscription.runnable:
             self._one_ready()
         return partition, partition.settled_count
 
@@ -454,10 +457,13 @@ class AsyncRuntime:
                     membership_at_s = now_s + jittered_s(self.settings.membership_poll_s)
                 if now_s >= maintenance_at_s:
                     maintenance_at_s = now_s + await self._maintain(connection)
+                self._hold_back(now_s)
             except MemberDeadError:
                 self._start_over()
                 continue
-            if await self._notified(connection, min(heartbeat_at_s, membership_at_s, maintenance_at_s)):
+            if await self._notified(
+                connection, min(heartbeat_at_s, membership_at_s, maintenance_at_s, self._cpu.next_s)
+            ):
                 membership_at_s = 0.0
         await self._leave(connection)
 
@@ -504,6 +510,17 @@ class AsyncRuntime:
         sent_s = time.monotonic()
         await self._run(connection, groups.heartbeat(self.id))
         self._on_lease(sent_s)
+
+    def _hold_back(self, now_s: float) -> None:
+        """Start nothing while the machine is too busy, where the settings say so."""
+        busy = self._cpu.busy(now_s)
+        if busy != self.engine.held_back:
+            self.engine.held_back = busy
+            self._notify_all()
+
+    def status(self) -> Status:
+        """What this coordinator is doing right now."""
+        return status_of(self.engine, self.id, time.monotonic())
 
     def _on_lease(self, sent_s: float) -> None:
         self.engine.on_lease(sent_s + self.settings.lease_s - self.settings.self_fence_margin_s)

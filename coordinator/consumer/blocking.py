@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from coordinator.consumer.handlers import Decode, Outcomes, Registration, check_acked, decoded, keep_alive
 from coordinator.consumer.options import Options
+from coordinator.consumer.pacing import IDLE_ENDS_S
 from coordinator.consumer.runtime import Runtime
+from coordinator.consumer.status import Status
 from coordinator.consumer.telling import tell_refused
 from coordinator.core.subscription import Subscription
 from coordinator.errors import ConfigError, FencedError, UnavailableError
@@ -130,6 +132,10 @@ class Consumer:
             self._runtime.engine.pause(self._subscriptions, paused=False)
             self._runtime.changed.notify_all()
 
+    def status(self) -> Status:
+        """What this consumer is doing right now: what is in flight and for how long, what waits and why."""
+        return self._runtime.status()
+
     def blocked_keys(self) -> list[tuple[str, int, str, int]]:
         """Keys that a parked message blocks: topic, partition, key, and how many messages wait."""
         with self._runtime.lock:
@@ -222,11 +228,13 @@ class Workers:
         """
         self._stopping.set()
         deadline_s = time.monotonic() + self._runtime.settings.drain_timeout_s
+        idle_ended_s = time.monotonic() + IDLE_ENDS_S
         with self._runtime.changed:
             self._runtime.engine.drain()
             self._runtime.changed.notify_all()
         while any(thread.is_alive() for thread in self._threads) and time.monotonic() < deadline_s:
-            if at_once():
+            # Whoever has nothing in hand ends within this, also when both signals come at once.
+            if time.monotonic() >= idle_ended_s and at_once():
                 break
             for thread in self._threads:
                 thread.join(0.05)

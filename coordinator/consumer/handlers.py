@@ -1,6 +1,7 @@
 """What the workers of both shells do around a handler."""
 
 import contextlib
+import inspect
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from coordinator.consumer.telling import place_of, tell_refused
 from coordinator.core.loop import Engine
 from coordinator.core.retry import Failure
 from coordinator.core.subscription import Subscription
-from coordinator.errors import FencedError, HandlerError
+from coordinator.errors import ConfigError, FencedError, HandlerError, Reject
 from coordinator.model import BYTES_CONTENT, Message
 from coordinator.observe import events
 
@@ -35,6 +36,42 @@ class Registration:
             for subscription in engine.subscriptions.values()
             if subscription.group == self.options.group and subscription.topic in self.options.topics
         ]
+
+
+def is_async(handler: Handler) -> bool:
+    """Tell a coroutine function, or an object that is called like one, from one that would block the loop."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
+
+
+def register(registered: list[Registration], handler: Handler, options: Options, *, coroutines: bool) -> None:
+    """Enter a handler, if it can be what it is asked to be.
+
+    Raises:
+        ConfigError: It could not be called; a topic of that group has a handler already; or it is a coroutine function where
+            nobody would await it: what it returns would be taken for "done", and nothing would have run.
+    """
+    name = getattr(handler, "__qualname__", repr(handler))
+    if is_async(handler) and not coroutines:
+        raise ConfigError(f"{name} is a coroutine function, which Coordinator would not await; use AsyncCoordinator")
+    wanted = (
+        "(message, connection)" if options.transactional else "(messages)" if options.batch_size > 1 else "(message)"
+    )
+    if options.transactional and options.batch_size > 1:
+        wanted = "(messages, connection)"
+    try:
+        inspect.signature(handler).bind(*wanted.split(", "))
+    except TypeError as error:
+        raise ConfigError(f"{name} cannot be called with {wanted}: {error}") from error
+    except ValueError:
+        pass  # a builtin that does not tell its signature
+    for known in registered:
+        twice = sorted(set(known.options.topics) & set(options.topics))
+        if known.options.group == options.group and twice:
+            raise ConfigError(
+                f"group {options.group!r} has a handler for topic {twice[0]!r} already; two would share its messages at random, "
+                "so give the second its own group"
+            )
+    registered.append(Registration(handler, options))
 
 
 def decoded(message: Message, decode: Decode) -> Any:
@@ -86,7 +123,9 @@ class Outcomes:
     def failed(self, batch: Sequence[Message], error: BaseException) -> None:
         """A handler has raised."""
         for message in batch:
-            log.warning(events.HANDLER_FAILED, extra=place_of(message), exc_info=error)
+            # Who rejects has decided something, and told so: no stack is needed to understand it.
+            if not isinstance(error, Reject):
+                log.warning(events.HANDLER_FAILED, extra=place_of(message), exc_info=error)
             try:
                 self._runtime.fail(message, error, failure_of(error))
             except FencedError as fenced:

@@ -117,6 +117,7 @@ def limits_of(settings: Settings) -> Limits:
         max_window=settings.prefetch,
         max_window_bytes=settings.prefetch_bytes,
         max_in_flight=settings.max_in_flight,
+        max_in_flight_bytes=settings.max_in_flight_bytes,
         max_holes=settings.max_holes,
         max_parked=settings.max_parked,
         linger_s=settings.linger_s,

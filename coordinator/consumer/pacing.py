@@ -8,9 +8,14 @@ LONGEST_WAIT_S = 60.0
 RELEASE_PATIENCE_S = 3.0
 # What an outage kept from being done is not started again before.
 OUTAGE_PAUSE_S = 1.0
+# Workers that have nothing in hand end within this once a stop began.
+IDLE_ENDS_S = 0.3
 # Scheduled messages that one round of a control loop moves, and the pause after a round that failed.
 CHORES_LIMIT = 200
 CHORES_PAUSE_S = 5.0
+
+# How often the machine's CPU is looked at, where a subscription minds it.
+_CPU_LOOK_S = 1.0
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
@@ -25,3 +30,24 @@ def pause_s(failures: int) -> float:
 def jittered_s(interval_s: float) -> float:
     """The next of a series of looks, so that a fleet does not look in step."""
     return interval_s * random.uniform(0.8, 1.0)  # noqa: S311
+
+
+class CpuGuard:
+    """Tells whether the machine is busier than a percentage; looks once a second at most."""
+
+    __slots__ = ("_above", "_busy", "next_s")
+
+    def __init__(self, above: float | None) -> None:
+        """`next_s`: when to look again; never without a percentage."""
+        self._above = above
+        self._busy = False
+        self.next_s = float("inf") if above is None else 0.0
+
+    def busy(self, now_s: float) -> bool:
+        """True while the CPU was busier than that, over the time since the last look."""
+        if self._above is not None and now_s >= self.next_s:
+            import psutil  # noqa: PLC0415 - only for those who ask for it
+
+            self.next_s = now_s + _CPU_LOOK_S
+            self._busy = psutil.cpu_percent(None) > self._above
+        return self._busy

@@ -25,11 +25,13 @@ from coordinator.consumer.pacing import (
     LONGEST_WAIT_S,
     OUTAGE_PAUSE_S,
     RELEASE_PATIENCE_S,
+    CpuGuard,
     jittered_s,
     pause_s,
 )
 from coordinator.consumer.requests import exchange_call, on_answer, release_statement, resolve_statement
 from coordinator.consumer.saving import Goals, all_unsaved, check_lost, not_in_time, reached, read_to_end
+from coordinator.consumer.status import Status, status_of
 from coordinator.consumer.telling import partition_fields, tell_changes, tell_late, tell_verdict
 from coordinator.consumer.transaction import transaction
 from coordinator.core.loop import Engine, Exchange, Resolve, Subscription, Wait
@@ -66,6 +68,7 @@ class Runtime:
         self.id: UUID = uuid4()
         self.failure: BaseException | None = None
         self.assigned = False
+        self._cpu = CpuGuard(settings.pause_above_cpu)
         self._wake = threading.Event()
         self.engine = Engine(limits_of(settings), self._wake.set, random.random)
         self.lock = threading.Lock()
@@ -186,7 +189,7 @@ class Runtime:
         assert delivery is not None
         with self.changed:
             partition = self.engine.ack(delivery, time.monotonic())
-            if partition.queued:
+            if partition.subscription.runnable:
                 self.changed.notify()
             if not wait:
                 return
@@ -389,10 +392,13 @@ class Runtime:
                         membership_at_s = now_s + jittered_s(self.settings.membership_poll_s)
                     if now_s >= maintenance_at_s:
                         maintenance_at_s = now_s + self._maintain(connection)
+                    self._hold_back(now_s)
                 except MemberDeadError:
                     self._start_over()
                     continue
-                if self._notified(connection, selector, min(heartbeat_at_s, membership_at_s, maintenance_at_s)):
+                if self._notified(
+                    connection, selector, min(heartbeat_at_s, membership_at_s, maintenance_at_s, self._cpu.next_s)
+                ):
                     membership_at_s = 0.0
         self._leave(connection)
 
@@ -429,6 +435,19 @@ class Runtime:
         sent_s = time.monotonic()
         self._run(connection, groups.heartbeat(self.id))
         self._on_lease(sent_s)
+
+    def _hold_back(self, now_s: float) -> None:
+        """Start nothing while the machine is too busy, where the settings say so."""
+        busy = self._cpu.busy(now_s)
+        if busy != self.engine.held_back:
+            with self.changed:
+                self.engine.held_back = busy
+                self.changed.notify_all()
+
+    def status(self) -> Status:
+        """What this coordinator is doing right now."""
+        with self.lock:
+            return status_of(self.engine, self.id, time.monotonic())
 
     def _on_lease(self, sent_s: float) -> None:
         with self.changed:

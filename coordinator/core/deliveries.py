@@ -30,7 +30,8 @@ class Limits:
     Attributes:
         visibility_timeout_s: From a hand-over to the moment when an unsettled delivery is taken back.
         max_window, max_window_bytes: Read ahead per partition.
-        max_in_flight: Deliveries of the whole coordinator.
+        max_in_flight, max_in_flight_bytes: Deliveries of the whole coordinator, and their payloads; the one that crosses the
+            second bound is the last.
         max_holes: Runs of unresolved gaps, or ranges of done, per partition; at the bound it stops fetching.
         max_parked: Rows in the retries table per partition; at the bound it stops fetching.
         linger_s: How long an ack may wait for company before an exchange is made for it alone.
@@ -43,6 +44,7 @@ class Limits:
     max_window: int = 500
     max_window_bytes: int = 8 * 1024 * 1024
     max_in_flight: int = 1000
+    max_in_flight_bytes: int = 64 * 1024 * 1024
     max_holes: int = 256
     max_parked: int = 10_000
     linger_s: float = 0.01
@@ -87,6 +89,8 @@ class Deliveries:
         self.subscriptions: dict[tuple[int, int], Subscription] = {}
         self.lease_until_s = 0.0
         self.draining = False
+        # Set by the shell while the machine is too busy.
+        self.held_back = False
         self.lonely: Lonely | None = None
         self.delivered_count = 0
         self.redelivered_count = 0
@@ -159,15 +163,17 @@ class Deliveries:
     def take(self, subscriptions: Sequence[Subscription], max_count: int, now_s: float) -> list[Message]:
         """Hand over messages that may start now, fairly across partitions: each in its turn.
 
-        Nothing starts once the lease may have run out, beyond max_in_flight, or while a message runs alone.
+        Nothing starts once the lease may have run out, beyond a bound, while a message runs alone, or while held back.
         """
         taken: list[Message] = []
-        if now_s >= self.lease_until_s or self.draining:
+        if now_s >= self.lease_until_s or self.draining or self.held_back:
             return taken
         if self.lonely is not None:
             self._take_lonely(subscriptions, now_s, taken)
             return taken
         max_count = min(max_count, self.limits.max_in_flight - self.heap.live)
+        if self.heap.live_bytes >= self.limits.max_in_flight_bytes:
+            return taken
         self._turn += 1
         for place in range(len(subscriptions)):
             subscription = subscriptions[(place + self._turn) % len(subscriptions)]
@@ -241,6 +247,8 @@ class Deliveries:
                 continue
             self._hand_over(partition, row, facts, now_s, taken)
             started += 1
+            if self.heap.live_bytes >= self.limits.max_in_flight_bytes:
+                break
             if facts is not None and facts.fails:
                 break
         self.delivered_count += started

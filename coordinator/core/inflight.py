@@ -17,12 +17,13 @@ _SLACK = 1024
 class InFlight:
     """Deliveries by deadline; at most `2 * live + 1024` entries at any time."""
 
-    __slots__ = ("_heap", "_serial", "live")
+    __slots__ = ("_heap", "_serial", "live", "live_bytes")
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Delivery]] = []
         self._serial = count()
         self.live = 0
+        self.live_bytes = 0
 
     def __len__(self) -> int:
         """How many entries the heap holds, stale ones included."""
@@ -31,6 +32,7 @@ class InFlight:
     def push(self, delivery: Delivery) -> None:
         """Take in a delivery that starts now. Cost: O(1) when deadlines come in order, else O(log n)."""
         self.live += 1
+        self.live_bytes += len(delivery.row[7])
         heappush(self._heap, (delivery.deadline_s, next(self._serial), delivery))
 
     def settle(self, delivery: Delivery) -> bool:
@@ -39,6 +41,7 @@ class InFlight:
             return False
         delivery.live = False
         self.live -= 1
+        self.live_bytes -= len(delivery.row[7])
         self._compact()
         return True
 
@@ -67,6 +70,7 @@ class InFlight:
             if delivery.live and delivery.deadline_s == deadline_s:
                 delivery.live = False
                 self.live -= 1
+                self.live_bytes -= len(delivery.row[7])
                 due.append(delivery)
         if due:
             self._compact()

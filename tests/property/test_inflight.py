@@ -2,19 +2,24 @@
 
 import random
 from collections import deque
+from datetime import UTC, datetime
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.core.inflight import InFlight
-from coordinator.model import Delivery
+from coordinator.model import Delivery, Row
 
 ONE_HOUR_S = 3600
 
 
+ROW = Row(1, 0, datetime(2026, 1, 1, tzinfo=UTC), UUID(int=1), None, None, None, b"12345")
+
+
 def delivery(number, deadline_s):
-    return Delivery(None, None, number, number, 1, deadline_s, started_s=0.0)
+    return Delivery(None, ROW, number, number, 1, deadline_s, started_s=0.0)
 
 
 class Model:
@@ -32,6 +37,7 @@ class Model:
 
 def check(heap, model):
     assert heap.live == len(model.deadlines)
+    assert heap.live_bytes == heap.live * len(ROW[7])
     assert len(heap) <= 2 * heap.live + 1024
     assert heap.next_deadline_s() == min(model.deadlines.values(), default=None)
     assert len(heap) <= 2 * heap.live + 1024
