@@ -164,6 +164,7 @@ CLASS_BY_SQLSTATE: dict[str, type[CoordinatorError]] = {
     "KG009": BacklogError,
     "KG010": DuplicateError,
     "KG011": AlreadySettledError,
+    "22003": InvalidInputError,  # numeric_value_out_of_range: a number that no column takes
     "42501": DeniedError,  # insufficient_privilege: not even the function may be called
     "57P01": UnavailableError,  # admin_shutdown, also pg_terminate_backend
     "57P02": UnavailableError,  # crash_shutdown

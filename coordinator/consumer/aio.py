@@ -315,15 +315,21 @@ class AsyncWorkers:
             batch = await self._runtime.take(subscriptions, options.batch_size, 1.0)
             if not batch:
                 continue
-            keep_alive(batch, time.monotonic() + options.max_processing_s)
+            began_s = time.monotonic()
+            keep_alive(batch, began_s + options.max_processing_s)
             try:
                 returned = await self._call(registration, batch, blocks=blocks)
             except asyncio.CancelledError:
                 self._outcomes.interrupted(batch)
                 if _cancelled():
                     raise
-            except (FencedError, UnavailableError) as error:
+            except FencedError as error:
                 self._outcomes.not_charged(batch, error)
+            except UnavailableError as error:
+                if await self._runtime.saw_outage(began_s):
+                    self._outcomes.not_charged(batch, error)
+                else:
+                    self._outcomes.failed(batch, error)
             except BaseException as error:  # noqa: BLE001 - sys.exit() in a handler must not end its worker unnoticed
                 self._outcomes.failed(batch, error)
             else:

@@ -27,6 +27,7 @@ from coordinator.consumer.pacing import (
     LONGEST_WAIT_S,
     OUTAGE_PAUSE_S,
     RELEASE_PATIENCE_S,
+    SERVER_LOOK_S,
     CpuGuard,
     jittered_s,
     pause_s,
@@ -84,6 +85,8 @@ class AsyncRuntime:
         self.id: UUID = uuid4()
         self.failure: BaseException | None = None
         self.assigned = False
+        # When a connection of our own was last found broken, monotonic.
+        self.broken_s = float("-inf")
         self._cpu = CpuGuard(settings.pause_above_cpu)
         self.loop: asyncio.AbstractEventLoop | None = None
         self._wake = Latch()
@@ -367,6 +370,7 @@ class AsyncRuntime:
                     failures = 0
                 except (UnavailableError, psycopg.Error) as error:
                     failures += 1
+                    self.broken_s = time.monotonic()
                     log.warning(events.EXCHANGE_FAILED, extra={"error": str(error), "failures": failures})
                     if isinstance(command, Exchange):
                         self.engine.on_failed(command)
@@ -435,6 +439,7 @@ class AsyncRuntime:
                 failures = 0
             except (UnavailableError, psycopg.Error) as error:
                 failures += 1
+                self.broken_s = time.monotonic()
                 log.warning(events.CONNECTION_LOST, extra={"error": str(error), "failures": failures})
                 await self._stopping.wait(pause_s(failures))
 
@@ -517,6 +522,11 @@ class AsyncRuntime:
         if busy != self.engine.held_back:
             self.engine.held_back = busy
             self._notify_all()
+
+    async def saw_outage(self, since_s: float) -> bool:
+        """Tell, a moment after a handler has lost its connection, whether our own were lost too: then it is not its doing."""
+        await asyncio.sleep(SERVER_LOOK_S)
+        return self.broken_s >= since_s
 
     def status(self) -> Status:
         """What this coordinator is doing right now."""

@@ -1,6 +1,7 @@
 """The explicit consumer and the workers of subscriptions, both on a Runtime."""
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -199,6 +200,7 @@ class Workers:
         self._settling = Settling(runtime, decode)
         self._outcomes = Outcomes(runtime)
         self._stopping = threading.Event()
+        self._pid = os.getpid()
         self._threads: list[threading.Thread] = []
         self.left_count = 0
 
@@ -250,23 +252,38 @@ class Workers:
             batch = self._runtime.take(subscriptions, options.batch_size, 1.0)
             if not batch:
                 continue
-            keep_alive(batch, time.monotonic() + options.max_processing_s)
+            began_s = time.monotonic()
+            keep_alive(batch, began_s + options.max_processing_s)
             try:
                 returned = self._call(registration, batch)
-            except (FencedError, UnavailableError) as error:
+            except FencedError as error:
                 self._outcomes.not_charged(batch, error)
+            except UnavailableError as error:
+                # A message that makes its handler lose its session, while the server is there, must not be tried for ever.
+                if self._runtime.saw_outage(began_s):
+                    self._outcomes.not_charged(batch, error)
+                else:
+                    self._outcomes.failed(batch, error)
             except BaseException as error:  # noqa: BLE001 - sys.exit() in a handler must not end its worker unnoticed
                 self._outcomes.failed(batch, error)
             else:
                 if not options.transactional:
                     self._outcomes.done(batch, returned, options)
 
+    def _handled(self, registration: Registration, *arguments: object) -> object:
+        """Call a handler. A child that it forked, and that comes back here, ends: it would consume on our sockets."""
+        try:
+            return registration.handler(*arguments)
+        finally:
+            if os.getpid() != self._pid:
+                os._exit(os.EX_OK)
+
     def _call(self, registration: Registration, batch: list[Message]) -> object:
         options = registration.options
         argument: object = batch if options.batch_size > 1 else batch[0]
         if not options.transactional:
-            return registration.handler(argument)
+            return self._handled(registration, argument)
         with self._runtime.transaction(batch) as connection:
-            registration.handler(argument, connection)
+            self._handled(registration, argument, connection)
         check_acked(batch)
         return None

@@ -134,7 +134,11 @@ def handlers_pool_size(options: Sequence[Options], settings: Settings) -> int:
 def failure_of(error: BaseException) -> Failure:
     """Return what is kept of an exception."""
     text = "".join(traceback.format_exception(error))
-    return Failure(clean(f"{type(error).__name__}: {error}", MAX_ERROR_CHARS), clean(text, MAX_TRACEBACK_CHARS))
+    try:
+        told = str(error)
+    except Exception:  # noqa: BLE001 - a user's class may fail to tell itself; its message must not take the process along
+        told = "(its text cannot be had)"
+    return Failure(clean(f"{type(error).__name__}: {told}", MAX_ERROR_CHARS), clean(text, MAX_TRACEBACK_CHARS))
 
 
 def rejection(reason: str) -> tuple[Reject, Failure]:

@@ -8,6 +8,8 @@ LONGEST_WAIT_S = 60.0
 RELEASE_PATIENCE_S = 3.0
 # What an outage kept from being done is not started again before.
 OUTAGE_PAUSE_S = 1.0
+# How long our own connections get to notice an outage that a handler has met.
+SERVER_LOOK_S = 0.5
 # Workers that have nothing in hand end within this once a stop began.
 IDLE_ENDS_S = 0.3
 # Scheduled messages that one round of a control loop moves, and the pause after a round that failed.

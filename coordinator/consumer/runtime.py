@@ -25,6 +25,7 @@ from coordinator.consumer.pacing import (
     LONGEST_WAIT_S,
     OUTAGE_PAUSE_S,
     RELEASE_PATIENCE_S,
+    SERVER_LOOK_S,
     CpuGuard,
     jittered_s,
     pause_s,
@@ -68,6 +69,8 @@ class Runtime:
         self.id: UUID = uuid4()
         self.failure: BaseException | None = None
         self.assigned = False
+        # When a connection of our own was last found broken, monotonic.
+        self.broken_s = float("-inf")
         self._cpu = CpuGuard(settings.pause_above_cpu)
         self._wake = threading.Event()
         self.engine = Engine(limits_of(settings), self._wake.set, random.random)
@@ -316,6 +319,7 @@ class Runtime:
                 failures = 0
             except (UnavailableError, psycopg.Error) as error:
                 failures += 1
+                self.broken_s = time.monotonic()
                 log.warning(events.EXCHANGE_FAILED, extra={"error": str(error), "failures": failures})
                 with self.changed:
                     if isinstance(command, Exchange):
@@ -366,6 +370,7 @@ class Runtime:
                 failures = 0
             except (UnavailableError, psycopg.Error) as error:
                 failures += 1
+                self.broken_s = time.monotonic()
                 log.warning(events.CONNECTION_LOST, extra={"error": str(error), "failures": failures})
                 self._stopping.wait(pause_s(failures))
 
@@ -443,6 +448,11 @@ class Runtime:
             with self.changed:
                 self.engine.held_back = busy
                 self.changed.notify_all()
+
+    def saw_outage(self, since_s: float) -> bool:
+        """Tell, a moment after a handler has lost its connection, whether our own were lost too: then it is not its doing."""
+        self._stopping.wait(SERVER_LOOK_S)
+        return self.broken_s >= since_s
 
     def status(self) -> Status:
         """What this coordinator is doing right now."""

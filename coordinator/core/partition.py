@@ -45,6 +45,7 @@ class Partition:
         uncertain: An exchange's outcome is not known; nothing starts until it is.
         refused: Dead letters that could not be stored; nothing advances over them, and they are sent again later.
         revoking: To be released as soon as nothing is in flight.
+        barren: The last read found nothing but gaps.
         lost: Owned by somebody else; settling calls are refused.
         busy_until_s: Somebody holds the claim's row: it is left alone until then.
         given_back: Taken back while the claim is revoked; an ack is still taken until it is released.
@@ -58,6 +59,7 @@ class Partition:
     __slots__ = (
         "ahead",
         "aside",
+        "barren",
         "busy_until_s",
         "check_parked",
         "committed",
@@ -141,6 +143,7 @@ class Partition:
         self.saved_count = 0
         self.uncertain = False
         self.recovering = False
+        self.barren = False
         self.revoking = False
         self.lost = False
         self.queued = False
@@ -184,7 +187,9 @@ class Partition:
             return 0
         # A gap is a message that may appear any moment: a large open transaction must not flood the reader when it commits.
         buffered = len(self.ready) + len(self.urgent) + len(self.in_flight) + self.gaps.size
-        return max(self.window.size - buffered, 0)
+        # Where a read has found nothing but gaps, the handlers' speed says nothing: a rolled-back load is to be passed quickly.
+        size = self.window.max_waiting if self.barren and not self.in_flight else self.window.size
+        return max(size - buffered, 0)
 
     def at_bound(self, max_holes: int, max_parked: int) -> bool:
         """Holes, gaps or parked messages are at their bound: nothing more is read.
@@ -274,6 +279,7 @@ class Partition:
             held = self._held()
             rows = [row for row in rows if not contains(held, row[1])]
         lo, hi = self.position, self.hwm
+        self.barren = not rows
         if rows and rows[-1][1] >= hi:
             # An earlier exchange was carried out late and has raised the window; the next one will be told that it is stale.
             rows = [row for row in rows if row[1] < hi]

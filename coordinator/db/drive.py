@@ -76,7 +76,8 @@ def execute(statement: Statement[T], connection: psycopg.Connection[Any], schema
     """Run one statement and return its parsed result."""
     try:
         cursor = _Cursor(connection, row_factory=tuple_row)
-        cursor.execute(render(statement.text, schema), statement.parameters)
+        # Binary: the text of a time depends on the DateStyle of a role or database.
+        cursor.execute(render(statement.text, schema), statement.parameters, binary=True)
         rows = cursor.fetchall() if cursor.description else []
     except psycopg.Error as error:
         ours = translate(error, connection)
@@ -90,7 +91,7 @@ async def aexecute(statement: Statement[T], connection: psycopg.AsyncConnection[
     """`execute` for an AsyncConnection."""
     try:
         cursor = _AsyncCursor(connection, row_factory=tuple_row)
-        await cursor.execute(render(statement.text, schema), statement.parameters)
+        await cursor.execute(render(statement.text, schema), statement.parameters, binary=True)
         rows = await cursor.fetchall() if cursor.description else []
     except psycopg.Error as error:
         ours = translate(error, connection)

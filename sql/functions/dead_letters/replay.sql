@@ -7,6 +7,7 @@ create or replace function coordinator.replay(
 ) returns table ("offset" bigint, outcome text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set quote_all_identifiers = off
 as $$
 -- Gives dead letters of one partition back to this group, and to no other; they start at attempt 1 and keep their history.
 -- Returns: per offset replayed; gone (replayed or purged by somebody else); or full (max_parked waits in that partition).

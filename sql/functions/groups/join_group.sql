@@ -9,6 +9,7 @@ create or replace function coordinator.join_group(
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set quote_all_identifiers = off
 as $$
 -- Makes a coordinator a member of a group that reads topics; the group, and its claims on a topic, are made if missing.
 -- p_from (earliest, latest, time) says where a group starts that has not read the topic before; it moves nothing else.

@@ -1,6 +1,7 @@
 create or replace function coordinator.offset_at(p_topic_id int, p_partition int, p_time timestamptz) returns bigint
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set quote_all_identifiers = off
 set enable_seqscan = off
 set enable_bitmapscan = off
 as $$

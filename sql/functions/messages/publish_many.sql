@@ -19,6 +19,7 @@ create or replace function coordinator.publish_many(
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set quote_all_identifiers = off
 as $$
 -- Publishes a batch in the caller's transaction, at any isolation level; order within the batch is kept per partition.
 -- Arrays are parallel; p_headers holds JSON objects or null; a null content type means application/json; a null place in

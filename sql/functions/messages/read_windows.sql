@@ -9,6 +9,7 @@ create or replace function coordinator.read_windows(
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set quote_all_identifiers = off
 set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_sort = off

@@ -1,6 +1,7 @@
 create or replace function coordinator.wake_readers(p_topic coordinator.topics) returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
+set quote_all_identifiers = off
 as $$
 -- At most one NOTIFY, without payload, per transaction and topic, and only if no other transaction that will
 -- notify holds the lock of these 10 ms: NOTIFY takes a cluster-wide lock at commit.

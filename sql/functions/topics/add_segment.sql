@@ -1,6 +1,7 @@
 create or replace function coordinator.add_segment(p_topic text) returns int
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set quote_all_identifiers = off
 as $$
 -- First half of a rotation: makes the table of the next segment. To be committed before open_segment is called.
 -- Returns: its number; the number of one that was made and not yet opened, if there is such.

@@ -5,6 +5,7 @@ create or replace function coordinator.describe_topics(p_topics text[] default n
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set quote_all_identifiers = off
 as $$
 -- Topics by name, all of them for null; high_offsets are -1 where nothing was handed out, bytes are those of all segments.
 -- Raises: KG003 for the first that does not exist.
