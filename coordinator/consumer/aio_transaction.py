@@ -42,8 +42,7 @@ async def transaction(
         ConfigError: The given connection is in a transaction already, whose end nobody here would see.
     """
     runs = [message.delivery for message in messages if message.delivery is not None]
-    for delivery in runs:
-        runtime.engine.begin_run(delivery)
+    runtime.engine.begin_runs(runs)
     try:
         async with contextlib.AsyncExitStack() as stack:
             own = (

@@ -39,8 +39,7 @@ def transaction(
     """
     runs = [message.delivery for message in messages if message.delivery is not None]
     with runtime.lock:
-        for delivery in runs:
-            runtime.engine.begin_run(delivery)
+        runtime.engine.begin_runs(runs)
     try:
         with contextlib.ExitStack() as stack:
             own = stack.enter_context(runtime.handlers_pool().lent()) if connection is None else callers(connection)

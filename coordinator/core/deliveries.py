@@ -11,7 +11,7 @@ from coordinator.core.partition import Entry, Failing, Partition
 from coordinator.core.retry import MAX_ERROR_CHARS, Failure, Redeliver, clean, decide
 from coordinator.core.subscription import Subscription
 from coordinator.core.window import Window
-from coordinator.errors import Reject, Retry, StaleEpochError
+from coordinator.errors import AlreadySettledError, Reject, Retry, StaleEpochError
 from coordinator.model import Claim, Delivery, Facts, Message, PartitionKey, Row, Source
 
 # While the shell carries out a command, -infinity: it asks for the next one anyway, so nothing needs to wake it.
@@ -404,8 +404,24 @@ class Deliveries:
             self._poke(deadline_s)
         return extended
 
+    def begin_runs(self, deliveries: Sequence[Delivery]) -> None:
+        """Transactional runs of messages start: they may try to commit until they have ended.
+
+        Raises:
+            AlreadySettledError: One of the messages is settled, or its handler has given it back. The acks row that would
+                refuse such a run stays for runs that are alive, and may be gone.
+        """
+        for delivery in deliveries:
+            partition: Partition = delivery.owner
+            if not partition.lost and (delivery.answered or not self._unsettled(partition, delivery)):
+                raise AlreadySettledError(
+                    f"{partition.source.topic}/{partition.key.partition}@{delivery.offset} is settled or given back already"
+                )
+        for delivery in deliveries:
+            self.begin_run(delivery)
+
     def begin_run(self, delivery: Delivery) -> None:
-        """A transactional run of a message starts: it may try to commit until it has ended."""
+        """A transactional run of a message starts, which was not settled a moment ago."""
         runs = delivery.owner.runs
         runs[delivery.offset] = runs.get(delivery.offset, 0) + 1
 
@@ -450,6 +466,15 @@ class Deliveries:
                 current=current.epoch if current is not None else None,
             )
         return partition
+
+    def _unsettled(self, partition: Partition, delivery: Delivery) -> bool:
+        """Tell whether a message is in flight, waits for its turn, or has failed: where `_settle_late` would find it."""
+        offset = delivery.offset
+        held = (partition.in_flight, partition.given_back, partition.failing, partition.parked)
+        if delivery.live or any(offset in place for place in held):
+            return True
+        waiting = (*partition.urgent, *partition.ready, *partition.lanes.rows())
+        return any(row[1] == offset for row in waiting)
 
     def _settle_late(self, partition: Partition, delivery: Delivery) -> bool:
         """An ack of a delivery that is not live: take the message out of wherever it is; False if it is settled."""
@@ -560,7 +585,8 @@ class Deliveries:
             "error": _error(failure, attempts),
             "attempts": attempts,
             "crashes": facts.crashes,
-            "guard": partition.subscription.transactional,
+            # Where a handler takes its transaction from the message, only the runs tell.
+            "guard": partition.subscription.transactional or row[1] in partition.runs,
         }
         partition.failing[row[1]] = Failing(row, entry, facts)
         partition.hard.append(entry)

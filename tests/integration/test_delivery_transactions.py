@@ -300,7 +300,7 @@ def test_publish__on_the_handlers_connection__comes_with_the_effect(shell, dsn):
     seen = Recorder()
 
     def act(message, connection):
-        shell.app.publish("invoices", message.value * 10, key=message.key, connection=connection)
+        shell.publish_on(connection, "invoices", message.value * 10, message.key)
         book(message, connection)
         if message.attempt == 1 and message.value % 3 == 0:
             raise ValueError("after the publish")
@@ -382,6 +382,42 @@ def test_transaction__one_of_the_batch_settled_before__rolls_all_back(shell, dsn
             book_all(consumer, messages)
         book_all(consumer, messages[1:])
     assert effects(dsn) == [(value, 1) for value in range(4)]
+
+
+def test_transaction__begun_after_the_redelivery_was_acked__is_refused(shell, dsn):
+    """R1 for who begins late: the acks row is folded away by then, and nobody else could tell that there was another run."""
+    shell.app.publish(TOPIC, 1)
+    with shell.app.consumer(TOPIC, group=GROUP) as consumer:
+        (first,) = taken(consumer, 1)
+        (second,) = taken(consumer, 1)
+        assert (first.attempt, second.attempt) == (1, 2)
+        book_all(consumer, [second])
+        wait_until(lambda: query(dsn, "select count(*) from coordinator.acks") == [(0,)])
+        for late in (first, second):
+            with pytest.raises(AlreadySettledError):
+                book_all(consumer, [late])
+    assert effects(dsn) == [(1, 1)]
+
+
+def test_transaction__of_a_plain_handler__and_a_dead_letter_are_never_both(shell, dsn):
+    """R1 where the transaction is taken from the message: its run is alive, so the dead letter takes the acks row."""
+    shell.app.publish(TOPIC, 1)
+    with shell.app.consumer(TOPIC, group=GROUP) as consumer:
+        (first,) = taken(consumer, 1)
+
+        def overrun():
+            with first.transaction() as connection:
+                book(first, connection)
+                # Not idle while it waits: the server would end it.
+                connection.execute("set local idle_in_transaction_session_timeout = 0")
+                (second,) = taken(consumer, 1)
+                second.reject("second run")
+                wait_until(lambda: connection.execute("select 1 from coordinator.dead_letters").fetchall())
+
+        with pytest.raises(AlreadySettledError):
+            overrun()
+    assert effects(dsn) == []
+    assert len(dead(dsn)) == 1
 
 
 def test_transaction__claim_lost_in_it__is_refused_and_rolled_back(shell, dsn):

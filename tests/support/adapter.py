@@ -35,6 +35,8 @@ class Shell(Protocol):
 
     def subscribe(self, handler: Callable[..., Any], *topics: str, group: str = GROUP, **options: Any) -> None: ...
 
+    def publish_on(self, connection: Any, topic: str, value: object, key: str | None = None) -> None: ...
+
     def start(self) -> Self: ...
 
     def stop(self) -> bool: ...
@@ -57,6 +59,10 @@ class Threads:
     def subscribe(self, handler: Callable[..., Any], *topics: str, group: str = GROUP, **options: Any) -> None:
         """Register a handler, which gets what @subscribe gives it."""
         self._registrations.append(Registration(handler, Options(topics or (TOPIC,), group, **options)))
+
+    def publish_on(self, connection: Any, topic: str, value: object, key: str | None = None) -> None:
+        """Publish in the transaction of a handler's connection."""
+        self.app.publish(topic, value, key=key, connection=connection)
 
     def start(self) -> Self:
         """Join and run the handlers; `stop` ends it."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from support.shell import GROUP, TOPIC, short
 
-from coordinator import Coordinator
+from coordinator import AsyncCoordinator, Coordinator
 from coordinator.consumer.aio import AsyncWorkers, is_async
 from coordinator.consumer.aio_runtime import AsyncRuntime
 from coordinator.consumer.handlers import Registration
@@ -46,6 +46,11 @@ class Asyncio:
         if options.get("transactional") and not is_async(handler):
             handler = _bridged(handler)
         self._registrations.append(Registration(handler, Options(topics or (TOPIC,), group, **options)))
+
+    def publish_on(self, connection: BlockingConnection, topic: str, value: object, key: str | None = None) -> None:
+        """Publish in the transaction of a handler's connection."""
+        publishing = AsyncCoordinator(self.app.dsn)
+        self._in_loop(publishing.publish(topic, value, key=key, connection=connection.asynchronous))
 
     def start(self) -> Self:
         """Join and run the handlers; `stop` ends it."""
@@ -113,6 +118,11 @@ class BlockingConnection:
     def __init__(self, connection: psycopg.AsyncConnection[Any], loop: asyncio.AbstractEventLoop) -> None:
         self._connection = connection
         self._loop = loop
+
+    @property
+    def asynchronous(self) -> psycopg.AsyncConnection[Any]:
+        """The connection itself, for code that runs in the loop."""
+        return self._connection
 
     def execute(self, text: Any, parameters: Any = None) -> BlockingCursor:
         cursor = asyncio.run_coroutine_threadsafe(self._connection.execute(text, parameters), self._loop).result()
