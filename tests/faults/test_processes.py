@@ -107,13 +107,15 @@ def test_sigkill__restarted_at_once_under_the_same_client_id__has_everything_wit
 
 def test_sigkill__again_and_again__nothing_is_lost_and_nothing_confirmed_repeats(app, dsn, start):
     published = publish(app, 300)
+    # Crashes are what is meant here, not what comes of being near too many of them.
+    options = {"retry": [0.1], "max_crashes": 50}
     processes = []
     for round_ in range(4):
-        processes.append(start(f"p{round_}", work_s=0.004, mode=("iterate", "batch")[round_ % 2]))
+        processes.append(start(f"p{round_}", work_s=0.004, mode=("iterate", "batch")[round_ % 2], options=options))
         wait_until(lambda: processes[-1].events("ready"))
         wait_until(lambda: len(processes[-1].events("committed")) > 10 or sum(committed(dsn).values()) == 300, 8)
         processes[-1].kill()
-    with app.consumer(TOPIC, group=GROUP) as consumer:
+    with app.consumer(TOPIC, group=GROUP, **options) as consumer:
         # Lag, and not what lies above the committed offsets: what crashes have parked lies below them.
         left = sum(offset.lag for offset in app.group_offsets(GROUP))
         found = drain(consumer, left)

@@ -13,6 +13,9 @@ from coordinator import Coordinator
 
 SETTINGS = {"lease_s": 0.8, "heartbeat_s": 0.15, "self_fence_margin_s": 0.2, "membership_poll_s": 0.1}
 
+# The process that dies or is stopped runs threads; who comes after it need not be on every shell.
+one_shell = pytest.mark.parametrize("make_shell", ["threads"], indirect=True)
+
 
 @pytest.fixture
 def app(dsn):
@@ -76,6 +79,7 @@ def test_poison__three_of_them__are_all_found(app, dsn, tmp_path):
     assert sorted((int(letter["payload"]), letter["reason"]) for letter in dead(dsn)) == [(v, "crash") for v in bad]
 
 
+@one_shell
 def test_crash__prefetched_and_never_started__is_attempt_bounded_and_never_dead(make_shell, dsn, tmp_path):
     """Case 11: a window full of messages, one being handled; SIGKILL again and again. No innocent dies of it (I13)."""
     shell = make_shell()
@@ -112,6 +116,7 @@ def test_slow_worker__window_of_two_hundred__starts_each_once(make_shell, dsn):
     assert {seen.attempt for seen in book.seen} == {1}
 
 
+@one_shell
 def test_crash__then_alive_after_all__withdraws_the_charge(make_shell, dsn, tmp_path):
     """R6: declared dead while frozen, thawed: nothing had crashed."""
     shell = make_shell()
@@ -157,6 +162,7 @@ def waiting_heir(shell, dsn):
     return book
 
 
+@one_shell
 def test_sigterm__in_a_handler_that_ignores_it__next_has_it_within_a_second_uncharged(make_shell, dsn, first):
     """Case 27: the drain is over, the handler still runs; its message is given back at once."""
     shell = make_shell(membership_poll_s=0.1)
@@ -175,6 +181,7 @@ def test_sigterm__in_a_handler_that_ignores_it__next_has_it_within_a_second_unch
     assert {seen.attempt for seen in book.seen} == {1}
 
 
+@one_shell
 def test_sigterm__while_idle__next_member_has_new_messages_within_a_second(make_shell, dsn, first):
     shell = make_shell(membership_poll_s=0.1)
     process = first()
@@ -189,6 +196,7 @@ def test_sigterm__while_idle__next_member_has_new_messages_within_a_second(make_
     assert max(seen.started_s for seen in book.seen) - ended_s < 1.0
 
 
+@one_shell
 @pytest.mark.parametrize("wait_s", [0.0, 0.05, 0.15, 0.3])
 def test_sigterm__while_fetching_under_load__everything_is_handled_once(make_shell, dsn, first, wait_s):
     """Case 27: finished work is acked, unfinished is given back; nothing confirmed comes again, nothing is charged."""
@@ -208,6 +216,7 @@ def test_sigterm__while_fetching_under_load__everything_is_handled_once(make_she
     assert {message.attempt for message in rest} == {1} or not rest
 
 
+@one_shell
 def test_sigterm__while_the_commit_is_slow__it_is_waited_for(make_shell, dsn, first):
     """Case 27, in a commit: the exchange with the last acks takes its time; the process ends after it, and nothing comes again."""
     query(
@@ -227,6 +236,7 @@ def test_sigterm__while_the_commit_is_slow__it_is_waited_for(make_shell, dsn, fi
     assert set(owners(dsn).values()) == {None}
 
 
+@one_shell
 def test_sigterm__database_down__ends_in_time(make_shell, dsn, first):
     """Case 27: nobody to tell; the lease gives the partitions to the next."""
     shell = make_shell()

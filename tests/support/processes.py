@@ -34,7 +34,7 @@ class Task:
         work_s: How long each message takes.
         freeze_after: The handler of the message after so many never returns; None for never.
         settings: Keyword arguments of Settings.
-        options: Of @subscribe.
+        options: Of @subscribe, or of the consumer.
         raise_on: The handler fails for these values; kill_on: it kills its own process by SIGKILL.
     """
 
@@ -143,7 +143,7 @@ class _Child:
         # SIGTERM ends the loops below as Ctrl-C does; leaving the consumer's context closes it.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
-            with self.app.consumer(self._task.topic, group=self._task.group) as consumer:
+            with self.app.consumer(self._task.topic, group=self._task.group, **self._task.options) as consumer:
                 self._say("ready")
                 if self._task.mode == "batch":
                     self._batches(consumer)
