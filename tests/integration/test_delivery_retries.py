@@ -10,9 +10,10 @@ import time
 import pytest
 from support.ledger import Recorder, dead, failing, failing_once, parked, wait_settled
 from support.processes import Process, Task
-from support.shell import GROUP, TOPIC, committed, drain, query, wait_until
+from support.shell import GROUP, TOPIC, committed, drain, query, terminate, wait_until
 
 from coordinator import Reject, Retry
+from coordinator.errors import UnavailableError
 
 
 def test_handler__raises__comes_again_no_earlier_than_its_delays(shell, dsn):
@@ -386,15 +387,16 @@ def test_failures__of_a_hundred__use_rows_and_no_ranges(shell, dsn):
     assert len(book.seen) == 300
 
 
-def test_outage__of_the_database_in_a_handler__is_not_charged(shell, dsn):
+def test_outage__met_by_the_process_too__is_not_charged(shell, dsn):
     """What a handler could not do because there was no database comes again as the same attempt."""
-    from coordinator.errors import UnavailableError
-
     tries = []
 
     def act(message):
         tries.append(message.attempt)
         if len(tries) < 3:
+            terminate(dsn, "coordinator work")
+            # Until the process has met it, too: it looks once a second at the latest.
+            time.sleep(1.3)
             raise UnavailableError("no database")
 
     shell.subscribe(Recorder(act))
@@ -402,6 +404,20 @@ def test_outage__of_the_database_in_a_handler__is_not_charged(shell, dsn):
     with shell:
         wait_settled(dsn)
     assert tries == [1, 1, 1]
+
+
+def test_session_lost__by_a_handler_alone__is_its_failure(shell, dsn):
+    """A message that costs its handler the session, while the server is there, must not be tried for ever."""
+
+    def act(_message):
+        raise UnavailableError("terminated")
+
+    book = Recorder(act)
+    shell.subscribe(book, retry=[0.05], max_attempts=3)
+    shell.app.publish(TOPIC, 0)
+    with shell:
+        wait_until(lambda: dead(dsn))
+    assert book.attempts(0) == [1, 2, 3]
 
 
 def drained(consumer, count):
