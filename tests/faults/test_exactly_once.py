@@ -30,7 +30,8 @@ def own_server():
 
 
 @pytest.mark.slow
-def test_effects__processes_killed_and_server_restarted__are_exactly_once(own_server, tmp_path):
+@pytest.mark.parametrize("batch_size", [1, 5], ids=["single", "batch"])
+def test_effects__processes_killed_and_server_restarted__are_exactly_once(own_server, tmp_path, batch_size):
     """3,000 messages, three processes, a SIGKILL each second, a zombie, an immediate restart: sum and ledger are exact.
 
     Mutant: ack takes any epoch and any number of rows (the fence and the acks row do nothing): messages with two effects.
@@ -44,7 +45,7 @@ def test_effects__processes_killed_and_server_restarted__are_exactly_once(own_se
         mode="ledger",
         work_s=0.03,
         settings=SETTINGS,
-        options={"concurrency": 4, "retry": [0.2], "max_crashes": 50},
+        options={"concurrency": 4, "retry": [0.2], "max_crashes": 50, "batch_size": batch_size},
     )
     with Coordinator(dsn, settings=short()) as app:
         app.create_topic(TOPIC, 6)
@@ -70,9 +71,13 @@ def storm(dsn, server, processes, task, folder):
     The third is frozen in its handlers before, long enough to be replaced, and thawed: it tries to commit what others have done
     meanwhile. Towards the end the server goes down without a word.
     """
-    wait_until(lambda: len(processes[2].events("start")) > 20)
+    wait_until(lambda: len(processes[2].events("start")) > 20, 30, "the third has started some")
     processes[2].freeze()
-    wait_until(lambda: query(dsn, "select 1 from coordinator.coordinators where state = 'dead'"))
+    wait_until(
+        lambda: query(dsn, "select 1 from coordinator.coordinators where state = 'dead'"),
+        30,
+        "the frozen one is declared dead",
+    )
     started_s = time.monotonic()
     for round_, place in enumerate([0, 2, 1, 0, 2, 1]):
         wait_until(lambda round_=round_: time.monotonic() > started_s + round_ + 0.7)

@@ -133,6 +133,8 @@ class _Child:
         if self._task.mode in ("subscribe", "ledger"):
             ledger = self._task.mode == "ledger"
             handler = self._book if ledger else self._handle
+            if ledger and self._task.options.get("batch_size", 1) > 1:
+                handler = self._book_batch
             self.app.subscribe(self._task.topic, group=self._task.group, transactional=ledger, **self._task.options)(
                 handler
             )
@@ -193,6 +195,10 @@ class _Child:
             (message.value, message.topic, message.partition, message.offset),
         )
         self._handle(message)
+
+    def _book_batch(self, batch: Any, connection: Any) -> None:
+        for message in batch:
+            self._book(message, connection)
 
     def _handle(self, message: Any) -> None:
         self._say("start", message)

@@ -32,6 +32,9 @@ begin
             message = format('epoch %s of this partition is over: it is at %s', p_epoch, coalesce(v_claim.epoch::text, 'none')),
             detail = jsonb_build_object('held', p_epoch, 'current', v_claim.epoch)::text;
     end if;
+    -- Only the COMMIT is to come. A client that is frozen now must not keep a takeover from the claim's row for as long as its
+    -- handler might have run.
+    perform set_config('idle_in_transaction_session_timeout', '5s', true);
     insert into coordinator.acks (group_id, topic_id, partition, "offset", replay, epoch)
     select p_group, p_topic, p_partition, u.o, u.r, p_epoch from unnest(p_offsets, p_replays) as u(o, r) order by u.o
     on conflict on constraint acks_pkey do nothing;
