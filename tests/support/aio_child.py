@@ -7,10 +7,16 @@ Started as a program with the DSN, how long a handler takes, and how it takes it
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 
 from coordinator import AsyncCoordinator, Settings
+
+
+def say(line: str) -> None:
+    """Write a line in one piece: threads start together, and print writes in several."""
+    os.write(1, f"{line}\n".encode())
 
 
 async def main(dsn: str, work_s: float, kind: str) -> int:
@@ -20,25 +26,25 @@ async def main(dsn: str, work_s: float, kind: str) -> int:
     async with AsyncCoordinator(dsn, client_id="child", settings=settings) as app:
 
         async def handle(message):
-            print("start", message.value, flush=True)
+            say(f"start {message.value}")
             if kind == "stubborn":
                 try:
                     await asyncio.sleep(work_s)
                 except asyncio.CancelledError:
-                    print("ignored", message.value, flush=True)
+                    say(f"ignored {message.value}")
                     await asyncio.sleep(work_s)
             else:
                 await asyncio.sleep(work_s)
-            print("end", message.value, flush=True)
+            say(f"end {message.value}")
 
         def block(message):
-            print("start", message.value, flush=True)
+            say(f"start {message.value}")
             time.sleep(work_s)
-            print("end", message.value, flush=True)
+            say(f"end {message.value}")
 
         app.subscribe("orders", group="ledger", concurrency=4)(block if kind == "thread" else handle)
         code = await app.run()
-        print("code", code, flush=True)
+        say(f"code {code}")
         return code
 
 
