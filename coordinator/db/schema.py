@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import sqlalchemy
 
 # What this client works with, both ends included; compared to coordinator.protocol_version() at connect.
-MIN_PROTOCOL = 3
-MAX_PROTOCOL = 3
+MIN_PROTOCOL = 4
+MAX_PROTOCOL = 4
 
 # Not Alembic's default name: a service's own history may be called 0001 as well, and must never be taken for ours.
 VERSION_TABLE = "schema_revision"
