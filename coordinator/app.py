@@ -124,7 +124,7 @@ class _Base:
             settings.pool_timeout_s,
             settings.connect_timeout_s,
             f"coordinator pool {self.client_id}"[:63],
-            prepare=settings.prepare,
+            prepare=settings.prepares,
         )
 
     def _maintained(self) -> tuple[str, str, float, str]:

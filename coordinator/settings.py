@@ -2,18 +2,22 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import NamedTuple
+from dataclasses import dataclass, field, fields
+from typing import Literal, NamedTuple, TypeAlias, cast, get_args
 
 from coordinator.errors import ConfigError
 from coordinator.protocol.placeholder import DEFAULT_SCHEMA, check_schema_name
 
 DSN_VARIABLES = ("COORDINATOR_DSN", "DATABASE_URL")
 SCHEMA_VARIABLE = "COORDINATOR_SCHEMA"
+POOLER_VARIABLE = "COORDINATOR_POOLER"
 # Any of these says that the user has told libpq where to go.
 LIBPQ_VARIABLES = ("PGHOST", "PGHOSTADDR", "PGSERVICE", "PGDATABASE")
 
 EMBEDDED = "embedded:"
+
+# What is between us and the server. "auto": looked at when connecting; a pooler that is found counts as "transaction".
+Pooler: TypeAlias = Literal["auto", "none", "session", "transaction"]
 
 _ALL_CPU = 100
 
@@ -23,6 +27,10 @@ class Found(NamedTuple):
 
     value: str
     source: str
+
+
+def _pooler_named() -> Pooler:
+    return cast("Pooler", os.environ.get(POOLER_VARIABLE) or "auto")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +52,13 @@ class Settings:
         linger_s: How long an ack may wait for company before it is written alone.
         poll_max_s: The longest pause between polls when nothing happens.
         listen: Use LISTEN for wake-ups; polling is correct alone.
+        pooler: What the DSN leads to: "none" (the server itself), "session" (a pooler that keeps a session for each client),
+            "transaction" (one that does not), "auto" (found out). COORDINATOR_POOLER says it where nothing is given here.
         drain_timeout_s: How long a stop waits for handlers.
         commit_timeout_s: How long a confirmed ack waits for its COMMIT, reconnects included.
         connect_timeout_s: For one attempt to connect.
         round_trip_timeout_s: For one round trip of the coordinator's own; after it the connection is given up.
-        prepare: Let the driver prepare statements; off behind poolers that don't keep them.
+        prepare: Let the driver prepare statements. None: unless a pooler may lend each transaction another session.
         pool_size: Connections for publishing and administration, opened when needed.
         pool_timeout_s: How long a publish waits for one of them.
     """
@@ -68,11 +78,12 @@ class Settings:
     linger_s: float = 0.01
     poll_max_s: float = 1.0
     listen: bool = True
+    pooler: Pooler = field(default_factory=_pooler_named)
     drain_timeout_s: float = 30.0
     commit_timeout_s: float = 30.0
     connect_timeout_s: float = 10.0
     round_trip_timeout_s: float = 12.0
-    prepare: bool = True
+    prepare: bool | None = None
     pool_size: int = 10
     pool_timeout_s: float = 10.0
 
@@ -81,6 +92,8 @@ class Settings:
             value = getattr(self, name)
             if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
                 raise ConfigError(f"{name} is between {low:g} and {high:g}, found {value!r}")
+        if self.pooler not in get_args(Pooler):
+            raise ConfigError(f"pooler is one of {', '.join(get_args(Pooler))}, found {self.pooler!r}")
         if self.pause_above_cpu is not None and not 1 <= self.pause_above_cpu <= _ALL_CPU:
             raise ConfigError(
                 f"pause_above_cpu is a percentage between 1 and 100, or None, found {self.pause_above_cpu!r}"
@@ -90,6 +103,26 @@ class Settings:
                 f"lease_s {self.lease_s:g} leaves room for fewer than 3 heartbeats of heartbeat_s {self.heartbeat_s:g}; "
                 "one lost would fence the process"
             )
+
+    @property
+    def pooled(self) -> bool:
+        """No session state may be used: no LISTEN, no session lock, nothing that is set outside of a transaction.
+
+        False also as long as nobody has looked ("auto"); a coordinator that has connected knows.
+        """
+        return self.pooler == "transaction"
+
+    @property
+    def listens(self) -> bool:
+        """LISTEN is wanted, and can work."""
+        return self.listen and not self.pooled
+
+    @property
+    def prepares(self) -> bool | None:
+        """Whether the driver may prepare statements; None: that depends on a pooler, and nobody has looked yet."""
+        if self.prepare is not None or self.pooler == "auto":
+            return self.prepare
+        return not self.pooled
 
     @classmethod
     def names(cls) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+from support.pgbouncer import PgBouncer, find_pgbouncer
 
 from coordinator.errors import ConfigError
 from coordinator.testing.server import DEFAULT_IMAGE, start_server, why_no_container
@@ -17,11 +18,13 @@ if TYPE_CHECKING:
 
 IMAGE = pytest.StashKey[str]()
 PLAN = pytest.StashKey[str]()
+_POOLED = "through PgBouncer in transaction mode"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("coordinator")
     group.addoption("--postgres", type=int, metavar="MAJOR", help="run on binaries of this major, such as 16")
+    group.addoption("--pgbouncer", action="store_true", help="lead the tests' databases through PgBouncer")
     group.addoption("--testcontainers", action="store_true", help="run on a container; fail where there is none")
 
 
@@ -41,9 +44,22 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.stash[PLAN] = chosen
 
+    if config.getoption("--pgbouncer"):
+        if find_pgbouncer() is None:
+            raise pytest.UsageError("--pgbouncer: found no pgbouncer (Debian: apt-get install pgbouncer)")
+        config.stash[PLAN] += f", {_POOLED}"
+
 
 def pytest_report_header(config: pytest.Config) -> str:
     return f"postgres: {config.stash[PLAN]}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--pgbouncer"):
+        for item in items:
+            marker = item.get_closest_marker("direct")
+            if marker is not None:
+                item.add_marker(pytest.mark.skip(reason=f"{_POOLED}: {marker.args[0]}"))
 
 
 @pytest.fixture(scope="session")
@@ -72,19 +88,35 @@ def databases(server: Server) -> Iterator[Databases]:
         yield made
 
 
+@pytest.fixture(scope="session")
+def pooler(request: pytest.FixtureRequest, server: Server) -> Iterator[PgBouncer | None]:
+    """PgBouncer in transaction mode in front of the run's server, with --pgbouncer; else None."""
+    if not request.config.getoption("--pgbouncer"):
+        yield None
+        return
+    with PgBouncer(server.dsn) as made:
+        yield made
+
+
 @pytest.fixture
-def dsn(databases: Databases) -> Iterator[str]:
-    """The URL of a fresh database in which the schema is installed; dropped after the test."""
+def direct_dsn(databases: Databases) -> Iterator[str]:
+    """The URL of a fresh database in which the schema is installed, past any pooler; dropped after the test."""
     made = databases.create()
     yield made
     databases.drop(made)
 
 
 @pytest.fixture
-def empty_dsn(databases: Databases) -> Iterator[str]:
+def dsn(direct_dsn: str, pooler: PgBouncer | None) -> str:
+    """The URL of a fresh database in which the schema is installed; dropped after the test."""
+    return direct_dsn if pooler is None else pooler.through(direct_dsn)
+
+
+@pytest.fixture
+def empty_dsn(databases: Databases, pooler: PgBouncer | None) -> Iterator[str]:
     """The URL of a fresh database without the schema; dropped after the test."""
     made = databases.create_empty()
-    yield made
+    yield made if pooler is None else pooler.through(made)
     databases.drop(made)
 
 

@@ -46,8 +46,9 @@ from coordinator.core.loop import Engine, Exchange, Resolve, Subscription, Wait
 from coordinator.core.partition import Partition
 from coordinator.core.retry import Failure
 from coordinator.db import exchange as wire
-from coordinator.db.connect import AsyncPool, aconnect, listen_statement
+from coordinator.db.connect import AsyncPool, aconnect, let_prepare, listen_statement
 from coordinator.db.drive import adrive, afollow
+from coordinator.db.pooler import with_pooler
 from coordinator.db.schema import protocol_checked
 from coordinator.db.translate import translated
 from coordinator.db.watchdog import AsyncWatchdog
@@ -129,6 +130,10 @@ class AsyncRuntime:
         try:
             with self._watchdog.watch(connection):
                 await adrive(protocol_checked(self.schema), connection, self.schema)
+                self.settings = await adrive(
+                    with_pooler(self.settings, connection.info.backend_pid), connection, self.schema
+                )
+            let_prepare(connection, self.settings.prepares)
             try:
                 await self._join(connection)
             except BaseException:
@@ -301,7 +306,7 @@ class AsyncRuntime:
                 self.settings.pool_timeout_s,
                 self.settings.connect_timeout_s,
                 f"coordinator handlers {self.client_id}"[:63],
-                prepare=self.settings.prepare,
+                prepare=self.settings.prepares,
             )
         return self._handlers_pool
 
@@ -586,7 +591,7 @@ class AsyncRuntime:
         log.info(events.MEMBER_LEFT, extra={"member": str(self.id)})
 
     async def _listen(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        if not self.settings.listen:
+        if not self.settings.listens:
             return
         with translated(connection), self._watchdog.watch(connection):
             for channel in sorted({*self._channels, render("coordinator.groups", self.schema)}):
@@ -608,7 +613,7 @@ class AsyncRuntime:
             self.dsn,
             self.settings.connect_timeout_s,
             f"coordinator {purpose} {self.client_id}"[:63],
-            prepare=self.settings.prepare,
+            prepare=self.settings.prepares,
         )
 
     def _nudge(self) -> None:

@@ -39,8 +39,9 @@ from coordinator.core.loop import Engine, Exchange, Resolve, Subscription, Wait
 from coordinator.core.partition import Partition
 from coordinator.core.retry import Failure
 from coordinator.db import exchange as wire
-from coordinator.db.connect import Pool, connect, listen_statement
+from coordinator.db.connect import Pool, connect, let_prepare, listen_statement
 from coordinator.db.drive import drive, follow
+from coordinator.db.pooler import with_pooler
 from coordinator.db.schema import protocol_checked
 from coordinator.db.translate import translated
 from coordinator.db.watchdog import Watchdog
@@ -108,6 +109,8 @@ class Runtime:
         try:
             with self._watchdog.watch(connection):
                 drive(protocol_checked(self.schema), connection, self.schema)
+                self.settings = drive(with_pooler(self.settings, connection.info.backend_pid), connection, self.schema)
+            let_prepare(connection, self.settings.prepares)
             try:
                 self._join(connection)
             except BaseException:
@@ -253,7 +256,7 @@ class Runtime:
                     self.settings.pool_timeout_s,
                     self.settings.connect_timeout_s,
                     f"coordinator handlers {self.client_id}"[:63],
-                    prepare=self.settings.prepare,
+                    prepare=self.settings.prepares,
                 )
             return self._handlers_pool
 
@@ -521,7 +524,7 @@ class Runtime:
         log.info(events.MEMBER_LEFT, extra={"member": str(self.id)})
 
     def _listen(self, connection: psycopg.Connection[Any]) -> None:
-        if not self.settings.listen:
+        if not self.settings.listens:
             return
         with translated(connection), self._watchdog.watch(connection):
             for channel in sorted({*self._channels, render("coordinator.groups", self.schema)}):
@@ -544,7 +547,7 @@ class Runtime:
             self.dsn,
             self.settings.connect_timeout_s,
             f"coordinator {purpose} {self.client_id}"[:63],
-            prepare=self.settings.prepare,
+            prepare=self.settings.prepares,
         )
 
     def _nudge(self) -> None:

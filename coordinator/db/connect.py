@@ -14,15 +14,16 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
 from coordinator.db.drive import adrive, drive
 from coordinator.db.dsn import conninfo
+from coordinator.db.pooler import pooler_found
 from coordinator.db.schema import protocol_checked
 from coordinator.db.translate import translated
 from coordinator.db.uninterrupted import uninterrupted
 from coordinator.errors import ConfigError, PoolExhaustedError, UnavailableError
 
-# A vanished peer is noticed within some 15 s, on an idle connection as on one that waits for an answer.
 # A connection that worked this recently is lent without trying it.
 _TRUSTED_S = 1.0
 
+# A vanished peer is noticed within some 15 s, on an idle connection as on one that waits for an answer.
 _TCP = {
     "keepalives": 1,
     "keepalives_idle": 5,
@@ -41,9 +42,9 @@ def options(dsn: str, connect_timeout_s: float, application_name: str) -> tuple[
 
 
 def connect(
-    dsn: str, connect_timeout_s: float, application_name: str, *, prepare: bool = True
+    dsn: str, connect_timeout_s: float, application_name: str, *, prepare: bool | None = False
 ) -> psycopg.Connection[Any]:
-    """Open a connection in autocommit mode.
+    """Open a connection in autocommit mode; `prepare` as Settings.prepares, None until a pooler was looked for.
 
     Raises:
         UnavailableError: If nobody answers.
@@ -54,7 +55,7 @@ def connect(
 
 
 async def aconnect(
-    dsn: str, connect_timeout_s: float, application_name: str, *, prepare: bool = True
+    dsn: str, connect_timeout_s: float, application_name: str, *, prepare: bool | None = False
 ) -> psycopg.AsyncConnection[Any]:
     """`connect` for asyncio."""
     address, arguments = options(dsn, connect_timeout_s, application_name)
@@ -64,9 +65,14 @@ async def aconnect(
         )
 
 
-def _threshold(prepare: bool) -> int | None:
+def _threshold(prepare: bool | None) -> int | None:
     """After how many executions psycopg prepares a statement; None: never."""
     return 5 if prepare else None
+
+
+def let_prepare(connection: psycopg.BaseConnection[Any], prepare: bool | None) -> None:
+    """Let the driver prepare statements on a connection, now that it is known whether there is a pooler."""
+    connection.prepare_threshold = _threshold(prepare)
 
 
 class Pool:
@@ -81,7 +87,7 @@ class Pool:
         connect_timeout_s: float,
         application_name: str,
         *,
-        prepare: bool = True,
+        prepare: bool | None = None,
     ) -> None:
         self._dsn = dsn
         self._schema = schema
@@ -104,10 +110,10 @@ class Pool:
         with self._opening:
             if self._pool is not None:
                 return  # type: ignore[unreachable] # another thread was first
-            with connect(
-                self._dsn, self._connect_timeout_s, self._application_name, prepare=self._prepare
-            ) as connection:
+            with connect(self._dsn, self._connect_timeout_s, self._application_name) as connection:
                 drive(protocol_checked(self._schema), connection, self._schema)
+                if self._prepare is None:
+                    self._prepare = not drive(pooler_found(connection.info.backend_pid), connection, self._schema)
             address, arguments = options(self._dsn, self._connect_timeout_s, self._application_name)
             self._pool = ConnectionPool(
                 address,
@@ -181,7 +187,7 @@ class AsyncPool:
         connect_timeout_s: float,
         application_name: str,
         *,
-        prepare: bool = True,
+        prepare: bool | None = None,
     ) -> None:
         self._prepare = prepare
         self._dsn = dsn
@@ -203,10 +209,11 @@ class AsyncPool:
         async with self._opening:
             if self._pool is not None:
                 return  # type: ignore[unreachable] # another task was first
-            async with await aconnect(
-                self._dsn, self._connect_timeout_s, self._application_name, prepare=self._prepare
-            ) as connection:
+            async with await aconnect(self._dsn, self._connect_timeout_s, self._application_name) as connection:
                 await adrive(protocol_checked(self._schema), connection, self._schema)
+                if self._prepare is None:
+                    found = await adrive(pooler_found(connection.info.backend_pid), connection, self._schema)
+                    self._prepare = not found
             address, arguments = options(self._dsn, self._connect_timeout_s, self._application_name)
             pool: AsyncConnectionPool[psycopg.AsyncConnection[Any]] = AsyncConnectionPool(
                 address,

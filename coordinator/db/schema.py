@@ -244,7 +244,8 @@ def _migrate(command_name: str, dsn: str, schema: str, revision: str) -> None:
 
 
 def _connect(address: str) -> psycopg.Connection[Any]:
-    connection = psycopg.connect(address)
+    # Nothing is prepared: through a pooler it would be missing in the next session.
+    connection = psycopg.connect(address, prepare_threshold=None)
     # Whatever the defaults of database and role: at a stricter level the snapshot would be older than the lock.
     connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
     connection.read_only = False

@@ -2,6 +2,8 @@
 
 CONNECTION_LOST = "connection.lost"
 CONNECTION_RESTORED = "connection.restored"
+# What the DSN leads to is no server but a pooler, which may lend each transaction another session.
+POOLER_FOUND = "pooler.found"
 MEMBER_JOINED = "member.joined"
 MEMBER_FENCED = "member.fenced"
 MEMBER_LEFT = "member.left"
