@@ -22,6 +22,16 @@ create table coordinator.topics (
     dedup_window_s double precision check (dedup_window_s between 1 and 31622400),
     -- Publishes are refused while the slowest group has this many messages to settle; null: never.
     max_backlog bigint check (max_backlog >= 1),
+    -- A closed segment may go when it was closed so long ago, or when those behind it hold so many bytes; null: for neither reason.
+    retention_s double precision check (retention_s >= 1),
+    retention_bytes bigint check (retention_bytes >= 1),
+    -- Where a group has not passed such a segment: it is kept, or the group is made to skip its messages.
+    unconsumed text not null default 'keep' check (unconsumed in ('keep', 'drop')),
+    -- When a segment is closed; no age: an eighth of retention_s, a minute to a day.
+    segment_max_age_s double precision check (segment_max_age_s >= 1),
+    segment_max_bytes bigint default 1073741824 check (segment_max_bytes >= 8192),
+    -- The lowest offset of each partition, at p + 1, that is kept; null: 0. Rises with first_segment, under this row's lock.
+    first_offsets bigint[],
     check (cardinality(offset_sequences) = partitions)
 );
 
@@ -34,6 +44,11 @@ create table coordinator.segments (
     -- ceilings[p + 1] (read after the next became current). Null: not known, which bounds nothing.
     floors bigint[],
     ceilings bigint[],
+    -- Who may still commit into it, by virtualtransaction: open publishers of the topic after it was closed. Null: not known.
+    publishers text[],
+    -- Nobody reads it any more, its table is to go; and what was in the way of that at the last try.
+    retired_at timestamptz,
+    blocked_by text,
     primary key (topic_id, segment)
 );
 
@@ -45,7 +60,14 @@ create table coordinator.groups (
     planned_version bigint not null default 0,
     created_at timestamptz not null,
     max_dead_letters int not null default 100000 check (max_dead_letters >= 0),
-    dead_letters_dropped bigint not null default 0
+    dead_letters_dropped bigint not null default 0,
+    -- Dead letters that are older are dropped; null: none is.
+    max_dead_letter_age_s double precision check (max_dead_letter_age_s >= 1),
+    -- Since when nobody is a member, as maintenance has seen it; after expire_s of that the group holds nothing back any more
+    -- (release: it skips what retention drops), or is deleted. Null: never.
+    unused_since timestamptz,
+    expire_s double precision check (expire_s >= 1),
+    on_expiry text not null default 'release' check (on_expiry in ('release', 'delete'))
 ) with (fillfactor = 70);
 
 create table coordinator.group_topics (
@@ -230,4 +252,26 @@ create table coordinator.schedule_pauses (
     paused_until timestamptz not null,
     attempts int not null,
     last_error text not null
+);
+
+-- What a group has passed without settling it, each range once; offsets that were rolled back may be among them.
+create table coordinator.skips (
+    skip_id bigint generated always as identity primary key,
+    group_id int not null references coordinator.groups on delete cascade,
+    topic_id int not null references coordinator.topics on delete cascade,
+    partition int not null,
+    offsets int8multirange not null,
+    -- retention, seek, skip
+    reason text not null,
+    -- Who asked for it, where somebody did.
+    skipped_by text,
+    at timestamptz not null
+);
+
+-- When each task of maintenance was last tried and last went well, whoever did it.
+create table coordinator.maintenance (
+    task text primary key,
+    tried_at timestamptz not null,
+    succeeded_at timestamptz,
+    error text
 );

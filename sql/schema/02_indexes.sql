@@ -15,3 +15,5 @@ create index dedup_expires_idx on coordinator.dedup (expires_at);
 
 -- The topic first: what is due is looked for topic by topic, so that one with a million refused rows hides no other.
 create index scheduled_due_idx on coordinator.scheduled (topic_id, next_at, schedule_id);
+
+create index skips_partition_idx on coordinator.skips (group_id, topic_id, partition, at);
