@@ -31,6 +31,7 @@ class Task:
         mode: "iterate" (ack each, wait every time), "queue" (acks do not wait), "batch" (20 at a time, then commit), or
             "subscribe" (@app.subscribe and run until SIGTERM), or "ledger" (the same, transactional: each value is
             inserted into the table effects).
+        shell: "threads" or "asyncio"; the latter knows the modes "subscribe" and "ledger".
         work_s: How long each message takes.
         freeze_after: The handler of the message after so many never returns; None for never.
         settings: Keyword arguments of Settings.
@@ -43,6 +44,7 @@ class Task:
     group: str
     client_id: str = "process"
     mode: str = "iterate"
+    shell: str = "threads"
     work_s: float = 0.0
     freeze_after: int | None = None
     settings: dict[str, Any] = field(default_factory=dict)
@@ -120,25 +122,97 @@ class Process:
             sys.stderr.write(f"--- {self.path.name}\n{self.errors()}\n")
 
 
-class _Child:
-    def __init__(self, task: Task, path: str) -> None:
-        from coordinator import Coordinator, Settings
+class _Witness:
+    """What children of both shells tell."""
 
+    def __init__(self, task: Task, path: str) -> None:
         self._task = task
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._count = 0
-        self.app = Coordinator(task.dsn, client_id=task.client_id, settings=Settings(**task.settings))
 
+    def _subscribe(self, app: Any, one: Any, book: Any, book_batch: Any) -> None:
+        ledger = self._task.mode == "ledger"
+        batch = self._task.options.get("batch_size", 1) > 1
+        handler = (book_batch if batch else book) if ledger else one
+        app.subscribe(self._task.topic, group=self._task.group, transactional=ledger, **self._task.options)(handler)
+        self._say("ready")
+
+    def _started(self, message: Any) -> bool:
+        """Do what is to be done before the work; True if the handler is never to return."""
+        self._say("start", message)
+        if message.value in self._task.kill_on:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if message.value in self._task.raise_on:
+            self._say("failed", message)
+            raise ValueError(message.value)
+        self._count += 1
+        if self._task.freeze_after is None or self._count <= self._task.freeze_after:
+            return False
+        self._say("frozen", message)
+        return True
+
+    def _say(self, event: str, message: Any = None, **facts: Any) -> None:
+        if message is not None:
+            facts |= {
+                "partition": message.partition,
+                "offset": message.offset,
+                "epoch": message.epoch,
+                "attempt": message.attempt,
+                "value": message.value,
+            }
+        # The wall clock, because processes are compared; all on one host.
+        os.write(self._file, json.dumps({"event": event, "at": time.time(), **facts}).encode() + b"\n")
+
+
+_INSERT = "insert into effects values (%s, %s, %s, %s)"
+
+
+def _effect(message: Any) -> tuple[Any, ...]:
+    return (message.value, message.topic, message.partition, message.offset)
+
+
+class _AsyncChild(_Witness):
     def run(self) -> int:
-        if self._task.mode in ("subscribe", "ledger"):
-            ledger = self._task.mode == "ledger"
-            handler = self._book if ledger else self._handle
-            if ledger and self._task.options.get("batch_size", 1) > 1:
-                handler = self._book_batch
-            self.app.subscribe(self._task.topic, group=self._task.group, transactional=ledger, **self._task.options)(
-                handler
-            )
-            self._say("ready")
+        import asyncio
+
+        return asyncio.run(self._run())
+
+    async def _run(self) -> int:
+        from coordinator import AsyncCoordinator, Settings
+
+        task = self._task
+        async with AsyncCoordinator(task.dsn, client_id=task.client_id, settings=Settings(**task.settings)) as app:
+            self._subscribe(app, self._handle, self._book, self._book_batch)
+            code = await app.run()
+            self._say("ended", code=code)
+            return int(code)
+
+    async def _book(self, message: Any, connection: Any) -> None:
+        await connection.execute(_INSERT, _effect(message))
+        await self._handle(message)
+
+    async def _book_batch(self, batch: Any, connection: Any) -> None:
+        for message in batch:
+            await self._book(message, connection)
+
+    async def _handle(self, message: Any) -> None:
+        import asyncio
+
+        if self._started(message):
+            await asyncio.Event().wait()
+        await asyncio.sleep(self._task.work_s)
+        if self._task.mode == "subscribe":
+            self._say("ack", message)
+
+
+class _Child(_Witness):
+    def run(self) -> int:
+        from coordinator import Coordinator, Settings
+
+        task = self._task
+        self.app = Coordinator(task.dsn, client_id=task.client_id, settings=Settings(**task.settings))
+        if task.mode in ("subscribe", "ledger"):
+            self._subscribe(self.app, self._handle, self._book, self._book_batch)
             code = self.app.run()
             self._say("ended", code=code)
             return code
@@ -190,10 +264,7 @@ class _Child:
                     self._say("committed", message)
 
     def _book(self, message: Any, connection: Any) -> None:
-        connection.execute(
-            "insert into effects values (%s, %s, %s, %s)",
-            (message.value, message.topic, message.partition, message.offset),
-        )
+        connection.execute(_INSERT, _effect(message))
         self._handle(message)
 
     def _book_batch(self, batch: Any, connection: Any) -> None:
@@ -201,15 +272,7 @@ class _Child:
             self._book(message, connection)
 
     def _handle(self, message: Any) -> None:
-        self._say("start", message)
-        if message.value in self._task.kill_on:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if message.value in self._task.raise_on:
-            self._say("failed", message)
-            raise ValueError(message.value)
-        self._count += 1
-        if self._task.freeze_after is not None and self._count > self._task.freeze_after:
-            self._say("frozen", message)
+        if self._started(message):
             while True:
                 time.sleep(3600)
         if self._task.work_s:
@@ -217,20 +280,10 @@ class _Child:
         if self._task.mode == "subscribe":
             self._say("ack", message)
 
-    def _say(self, event: str, message: Any = None, **facts: Any) -> None:
-        if message is not None:
-            facts |= {
-                "partition": message.partition,
-                "offset": message.offset,
-                "epoch": message.epoch,
-                "attempt": message.attempt,
-                "value": message.value,
-            }
-        # The wall clock, because processes are compared; all on one host.
-        os.write(self._file, json.dumps({"event": event, "at": time.time(), **facts}).encode() + b"\n")
-
 
 if __name__ == "__main__":
     # Its own folder would hide the standard library's module of a name in it.
     sys.path[:] = [place for place in sys.path if Path(place or ".").resolve() != Path(__file__).parent]
-    sys.exit(_Child(Task(**json.loads(sys.argv[1])), sys.argv[2]).run())
+    asked = Task(**json.loads(sys.argv[1]))
+    child = _AsyncChild(asked, sys.argv[2]) if asked.shell == "asyncio" else _Child(asked, sys.argv[2])
+    sys.exit(child.run())

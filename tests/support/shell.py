@@ -87,7 +87,8 @@ def epochs(dsn: str, group: str = GROUP) -> dict[int, int]:
 
 def query(dsn: str, text: str, *parameters: object) -> Sequence[tuple[Any, ...]]:
     with psycopg.connect(dsn, autocommit=True) as connection:
-        cursor = connection.execute(text, parameters)
+        # Without any, a % in a function's text is one.
+        cursor = connection.execute(text, parameters or None)
         return cursor.fetchall() if cursor.description else []
 
 

@@ -1,0 +1,180 @@
+"""The promise of transactional handlers under everything at once: kills, zombies, a restart; and mutants that break it.
+
+Handlers insert what they are given into a table without any constraint, so whatever takes effect twice is there twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from support.ledger import EFFECTS, dead, effects, parked, wait_settled
+from support.patches import replaced, sql_text
+from support.processes import Process, Task
+from support.shell import GROUP, TOPIC, query, short, wait_until
+from support.sizes import FULL
+
+from coordinator import Coordinator, Outgoing
+from coordinator.db.schema import install
+from coordinator.embedded import EmbeddedServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+SETTINGS = {
+    "lease_s": 1.5,
+    "heartbeat_s": 0.3,
+    "self_fence_margin_s": 0.3,
+    "membership_poll_s": 0.2,
+    "connect_timeout_s": 2.0,
+}
+
+_INSERT_ACK = """    insert into coordinator.acks (group_id, topic_id, partition, "offset", replay, epoch)
+    select p_group, p_topic, p_partition, u.o, u.r, p_epoch from unnest(p_offsets, p_replays) as u(o, r) order by u.o
+    on conflict on constraint acks_pkey do nothing;
+"""
+
+
+def ack_in_a_second_transaction() -> str:
+    """The handler's transaction carries the fence and no acks row: what settles the message is the exchange after it."""
+    return replaced(sql_text("ack"), (_INSERT_ACK, "    perform from unnest(p_offsets);\n"))
+
+
+def ack_without_fence() -> str:
+    """The handler's ack is taken whoever owns the claim, under whatever epoch; the acks row is written as ever."""
+    return replaced(
+        sql_text("ack"),
+        ("\n      and c.owner = p_coordinator and c.epoch = p_epoch\n    for key share", "\n    for key share"),
+    )
+
+
+# By their names in scripts/mutants.
+MUTANTS = {
+    "ack in a second transaction": ack_in_a_second_transaction,
+    "ack without the fence of owner and epoch": ack_without_fence,
+}
+
+
+@dataclass
+class Storm:
+    """How much there is to handle, by whom, and what happens meanwhile; a second a round.
+
+    In most rounds a process gets SIGKILL, and another takes its place. In some one is frozen instead; it is thawed when it has
+    been declared dead, so that it tries to commit what others have done. Once the server goes down without a word.
+    """
+
+    count: int = 20_000 if FULL else 3000
+    process_count: int = 4 if FULL else 3
+    shell: str = "threads"
+    batch_size: int = 1
+    patches: Sequence[str] = ()
+    rounds: int = 0
+    kills: int = 0
+    zombies: int = 0
+    restarts: int = 0
+    found: Counter[int] = field(default_factory=Counter)
+
+    def run(self, folder: Path) -> None:
+        """Let it happen, on a server of its own, until everything is settled. `found` has the effects then."""
+        with EmbeddedServer.start(tcp=True) as server:
+            install(server.dsn)
+            for text in (EFFECTS, *self.patches):
+                query(server.dsn, text)
+            task = Task(
+                server.dsn,
+                TOPIC,
+                GROUP,
+                mode="ledger",
+                shell=self.shell,
+                work_s=0.03,
+                settings=SETTINGS,
+                options={"concurrency": 4, "retry": [0.2], "max_crashes": 1000, "batch_size": self.batch_size},
+            )
+            with Coordinator(server.dsn, settings=short()) as app:
+                app.create_topic(TOPIC, 8)
+                app.publish_many(TOPIC, [Outgoing(value, f"k{value % 500}") for value in range(self.count)])
+            with contextlib.ExitStack() as everybody:
+
+                def start() -> Process:
+                    return everybody.enter_context(Process(task, folder, f"p{self.kills}"))
+
+                self._blow(server, [start() for _ in range(self.process_count)], start)
+                wait_settled(server.dsn, 120)
+                self._keep(server.dsn)
+
+    def check(self) -> None:
+        """Each message has taken effect once, and none is left."""
+        lost = [value for value in range(self.count) if not self.found[value]]
+        repeated = {value: count for value, count in self.found.items() if count > 1}
+        assert not lost, f"{len(lost)} without effect: {lost[:10]}"
+        assert not repeated, f"{len(repeated)} with more than one effect: {dict(list(repeated.items())[:10])}"
+        assert sum(value * count for value, count in self.found.items()) == sum(range(self.count))
+        assert self.left == [], "dead letters or parked messages"
+        # Each effect is of the place where its message lies.
+        assert self.places == self.count
+
+    def _keep(self, dsn: str) -> None:
+        self.found = Counter(dict(effects(dsn)))
+        self.left: list[Any] = dead(dsn) + parked(dsn)
+        ((self.places,),) = query(dsn, 'select count(distinct (partition, "offset")) from effects')
+
+    def _blow(self, server: EmbeddedServer, processes: list[Process], start: Callable[[], Process]) -> None:
+        frozen: Process | None = None
+        wait_until(lambda: all(process.events("start") for process in processes), 60, "all have started some")
+        steps = itertools.chain(
+            ("kill", "freeze", "kill", "restart"), itertools.cycle(("thaw", "kill", "kill", "freeze", "kill"))
+        )
+        for step in steps:
+            next_s = time.monotonic() + 1.0
+            self.rounds += 1
+            assert self.rounds < 600, "it does not come to an end"
+            if step == "restart":
+                server.restart("immediate")
+                self.restarts += 1
+            elif step == "thaw" and frozen is not None:
+                frozen.thaw()
+                processes.append(frozen)
+                frozen = None
+            elif step == "freeze":
+                # The oldest: it has something in hand.
+                frozen = processes.pop(0)
+                was_dead = self._dead_count(server.dsn)
+                frozen.freeze()
+                self.zombies += 1
+                wait_until(
+                    lambda was_dead=was_dead: self._dead_count(server.dsn) > was_dead,
+                    30,
+                    "the frozen one is declared dead",
+                )
+            else:
+                processes.pop(0).kill()
+                processes.append(start())
+                self.kills += 1
+            ((done,),) = query(server.dsn, "select count(distinct value) from effects")
+            if done > 0.8 * self.count:
+                break
+            wait_until(lambda next_s=next_s: time.monotonic() > next_s)
+        if frozen is not None:
+            frozen.thaw()
+        assert self.restarts == 1
+        assert self.kills > 2
+
+    def _dead_count(self, dsn: str) -> int:
+        ((count,),) = query(dsn, "select count(*) from coordinator.coordinators where state = 'dead'")
+        return int(count)
+
+
+def caught(name: str, folder: Path) -> str | None:
+    """Let a storm blow over a mutant; returns what is wrong with the ledger then, or None if the mutant survived."""
+    storm = Storm(count=5000, patches=(MUTANTS[name](),))
+    storm.run(folder)
+    try:
+        storm.check()
+    except AssertionError as wrong:
+        return str(wrong).partition("\n")[0]
+    return None
