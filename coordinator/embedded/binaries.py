@@ -195,7 +195,8 @@ def _copy(tree: Path, copy: Path) -> None:
                 path.chmod(0o755 if path.is_dir() or path.stat().st_mode & stat.S_IXUSR else 0o644)
         files = sorted(str(path.relative_to(unfinished)) for path in unfinished.rglob("*") if path.is_file())
         (unfinished / _COMPLETE).write_text("\n".join(files))
-        if copy.is_dir() and not copy.is_symlink() and copy.lstat().st_uid == os.geteuid():
+        # Looked at again: another process may have finished the same copy meanwhile, and its server runs from there.
+        if not _is_ours(copy) and copy.is_dir() and not copy.is_symlink() and copy.lstat().st_uid == os.geteuid():
             # Ours, but files are missing: a cleaner of temporary folders went through it.
             shutil.rmtree(copy)
         unfinished.rename(copy)

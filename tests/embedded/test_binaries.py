@@ -109,3 +109,25 @@ def test_readable_binaries__place_squatted_by_another_user__is_not_used(folder, 
         os.chown(path, 65534, 65534)
     with pytest.raises(ConfigError, match="no copy of it could be made"):
         binaries.readable_binaries(source, OTHER)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's server runs as another user")
+def test_readable_binaries__another_process_was_quicker__leaves_its_copy_alone(folder, monkeypatch):
+    """A copies, B copies and is first; A must not take B's for one with holes, and remove it under B's server."""
+    source = fake_binaries(folder / "closed" / "pkg" / "tree" / "bin", "16.1")
+    (folder / "closed").chmod(0o700)
+    bases = folder / "cache"
+    bases.mkdir()
+    folder.chmod(0o755)
+    monkeypatch.setattr(binaries, "_COPY_BASES", (bases,))
+    copytree, quicker = shutil.copytree, []
+
+    def slow(*arguments, **options):
+        made = copytree(*arguments, **options)
+        if not quicker:
+            quicker.append(None)
+            quicker[0] = binaries.readable_binaries(source, OTHER).stat().st_ino
+        return made
+
+    monkeypatch.setattr(shutil, "copytree", slow)
+    assert binaries.readable_binaries(source, OTHER).stat().st_ino == quicker[0]
