@@ -309,12 +309,16 @@ class Source:
 
 
 class Facts(NamedTuple):
-    """What is known of a message besides its row; fresh ones have none. alone: of its last crash."""
+    """What is known of a message besides its row; fresh ones have none. alone: of its last crash.
+
+    late: Its deadline has passed in this epoch.
+    """
 
     fails: int = 0
     crashes: int = 0
     alone: bool = False
     replays: int = 0
+    late: bool = False
 
 
 @dataclass(slots=True, eq=False)

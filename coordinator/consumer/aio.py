@@ -311,6 +311,7 @@ class AsyncWorkers:
     async def _work(self, registration: Registration, subscriptions: Sequence[Subscription]) -> None:
         options = registration.options
         blocks = not is_async(registration.handler)
+        times = self._runtime.counting.handler(options.group)
         while not self._stopping and self._runtime.failure is None:
             batch = await self._runtime.take(subscriptions, options.batch_size, 1.0)
             if not batch:
@@ -318,7 +319,10 @@ class AsyncWorkers:
             began_s = time.monotonic()
             keep_alive(batch, began_s + options.max_processing_s)
             try:
-                returned = await self._call(registration, batch, blocks=blocks)
+                try:
+                    returned = await self._call(registration, batch, blocks=blocks)
+                finally:
+                    times.note(batch[0].topic, time.monotonic() - began_s)
             except asyncio.CancelledError:
                 self._outcomes.interrupted(batch)
                 if _cancelled():

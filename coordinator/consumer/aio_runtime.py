@@ -18,6 +18,7 @@ import psycopg
 
 from coordinator.consumer.aio_transaction import transaction
 from coordinator.consumer.bell import Bell, Latch
+from coordinator.consumer.counting import CLOCK_LOOK_S, Counting
 from coordinator.consumer.lag import Lag
 from coordinator.consumer.membership import enter, entering, group_ids, looking, move, moves
 from coordinator.consumer.options import Options, handlers_pool_size, limits_of, rejection
@@ -55,7 +56,8 @@ from coordinator.db.watchdog import AsyncWatchdog
 from coordinator.errors import CoordinatorError, MemberDeadError, UnavailableError
 from coordinator.model import Claim, Message, Settler
 from coordinator.observe import events
-from coordinator.protocol import groups
+from coordinator.observe.meter import METER
+from coordinator.protocol import admin, groups
 from coordinator.protocol.maintenance import maintain_publishing
 from coordinator.protocol.placeholder import render
 from coordinator.protocol.statement import Flow, Statement
@@ -92,6 +94,7 @@ class AsyncRuntime:
         self.loop: asyncio.AbstractEventLoop | None = None
         self._wake = Latch()
         self.engine = Engine(limits_of(settings), self._wake.set, random.random)
+        self.counting = Counting(self.engine)
         self.ready = Bell()
         self.changed = Bell()
         self._options: list[Options] = []
@@ -145,6 +148,7 @@ class AsyncRuntime:
             await connection.close()
             raise
         self._first_connection = connection
+        METER.enter(self.counting)
         self._lag.start()
         self._control = asyncio.create_task(self.guard(self._control_loop()), name="coordinator-control")
         self._work = asyncio.create_task(self.guard(self._work_loop()), name="coordinator-work")
@@ -166,6 +170,7 @@ class AsyncRuntime:
                 await asyncio.wait(self._hooks, timeout=_END_S)
         finally:
             self._stopping.set()
+            METER.leave(self.counting)
             self._lag.stop()
             self._notify_all()
             self._watchdog.cut()
@@ -228,6 +233,7 @@ class AsyncRuntime:
         await self._turn()
         taken = self.engine.take(subscriptions, max_count, time.monotonic())
         if taken:
+            self.counting.taken(taken)
             return taken
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._stopping.is_set and not self.engine.draining:
@@ -238,6 +244,7 @@ class AsyncRuntime:
             await self.ready.wait(min(left_s, 1.0))
             taken = self.engine.take(subscriptions, max_count, time.monotonic())
             if taken:
+                self.counting.taken(taken)
                 break
         return taken
 
@@ -370,12 +377,14 @@ class AsyncRuntime:
                     if connection is None:
                         connection = await self._connect("work")
                     await self._carry_out(connection, command)
+                    self.counting.away_since_s.pop("work", None)
                     if failures:
                         log.info(events.CONNECTION_RESTORED, extra={"failures": failures})
                     failures = 0
                 except (UnavailableError, psycopg.Error) as error:
                     failures += 1
                     self.broken_s = time.monotonic()
+                    self.counting.away_since_s.setdefault("work", self.broken_s)
                     log.warning(events.EXCHANGE_FAILED, extra={"error": str(error), "failures": failures})
                     if isinstance(command, Exchange):
                         self.engine.on_failed(command)
@@ -390,9 +399,12 @@ class AsyncRuntime:
 
     async def _carry_out(self, connection: psycopg.AsyncConnection[Any], command: Exchange | Resolve) -> None:
         if isinstance(command, Exchange):
+            began_s = time.monotonic()
             with self._watchdog.watch(connection):
                 answer = await wire.arun(connection, self.schema, exchange_call(self.id, command))
-            changes = on_answer(self.engine, command, answer, time.monotonic())
+            now_s = time.monotonic()
+            self.counting.exchanged(command, len(answer.rows), began_s, now_s)
+            changes = on_answer(self.engine, command, answer, now_s)
         else:
             answers = await self._run(connection, resolve_statement(self.id, command))
             changes = self.engine.on_resolved(command, answers, time.monotonic())
@@ -440,19 +452,22 @@ class AsyncRuntime:
                 try:
                     await self._control_session(connection)
                 finally:
+                    self.counting.listening = False if self.settings.listens else None
                     await connection.close()
                 failures = 0
             except (UnavailableError, psycopg.Error) as error:
                 failures += 1
                 self.broken_s = time.monotonic()
+                self.counting.away_since_s.setdefault("control", self.broken_s)
                 log.warning(events.CONNECTION_LOST, extra={"error": str(error), "failures": failures})
                 await self._stopping.wait(pause_s(failures))
 
     async def _control_session(self, connection: psycopg.AsyncConnection[Any]) -> None:
         """Heartbeats, membership and wake-ups over one unbroken connection."""
         observed_since_s = time.monotonic()
-        heartbeat_at_s = membership_at_s = maintenance_at_s = 0.0
+        heartbeat_at_s = membership_at_s = maintenance_at_s = clock_at_s = 0.0
         await self._listen(connection)
+        self.counting.away_since_s.pop("control", None)
         while not self._stopping.is_set:
             now_s = time.monotonic()
             try:
@@ -467,6 +482,9 @@ class AsyncRuntime:
                     membership_at_s = now_s + jittered_s(self.settings.membership_poll_s)
                 if now_s >= maintenance_at_s:
                     maintenance_at_s = now_s + await self._maintain(connection)
+                if now_s >= clock_at_s:
+                    await self._look_at_clock(connection)
+                    clock_at_s = now_s + CLOCK_LOOK_S
                 self._hold_back(now_s)
             except MemberDeadError:
                 self._start_over()
@@ -480,10 +498,17 @@ class AsyncRuntime:
     async def _maintain(self, connection: psycopg.AsyncConnection[Any]) -> float:
         """Move scheduled messages that are due, unless another process is at it; returns seconds until the next time."""
         try:
-            return (await self._run(connection, maintain_publishing(CHORES_LIMIT))).next_s
+            done = await self._run(connection, maintain_publishing(CHORES_LIMIT))
         except psycopg.Error as error:
             log.warning(events.MAINTENANCE_FAILED, extra={"error": str(error)})
             return CHORES_PAUSE_S
+        METER.maintained_at = time.time()
+        return done.next_s
+
+    async def _look_at_clock(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        sent_s = time.time()
+        server_s = await self._run(connection, admin.clock())
+        self.counting.clock_read(server_s, sent_s, time.time())
 
     async def _notified(self, connection: psycopg.AsyncConnection[Any], until_s: float) -> bool:
         """Wait for a wake-up; True if the membership should be looked at."""
@@ -495,6 +520,7 @@ class AsyncRuntime:
         look, self._nudged = self._nudged, False
         groups_channel = render("coordinator.groups", self.schema)
         if any(channel != groups_channel for channel in channels):
+            self.counting.notified_count += 1
             self.engine.expect(time.monotonic())
         return look or groups_channel in channels
 
@@ -551,6 +577,7 @@ class AsyncRuntime:
             if found.wanted and self._claiming:
                 claims = await self._run(connection, groups.claim(self.id, found.wanted))
         finally:
+            self.counting.moved(claims, found)
             lost = move(self.engine, found, claims, time.monotonic())
             self.assigned = found.complete(claims)
             self._claiming = False
@@ -578,6 +605,7 @@ class AsyncRuntime:
         self._joined = False
         self._alive_after_all = old
         self._notify_all()
+        self.counting.lease_losses += 1
         log.warning(events.MEMBER_FENCED, extra={"member": str(old), "partitions": len(lost)})
 
     async def _leave(self, connection: psycopg.AsyncConnection[Any]) -> None:
@@ -596,6 +624,7 @@ class AsyncRuntime:
         with translated(connection), self._watchdog.watch(connection):
             for channel in sorted({*self._channels, render("coordinator.groups", self.schema)}):
                 await connection.execute(listen_statement(channel))
+        self.counting.listening = True
         # What was published before LISTEN took effect was not told.
         self.engine.expect(time.monotonic())
 

@@ -248,6 +248,7 @@ class Workers:
 
     def _work(self, registration: Registration, subscriptions: Sequence[Subscription]) -> None:
         options = registration.options
+        times = self._runtime.counting.handler(options.group)
         while not self._stopping.is_set() and self._runtime.failure is None:
             batch = self._runtime.take(subscriptions, options.batch_size, 1.0)
             if not batch:
@@ -255,7 +256,10 @@ class Workers:
             began_s = time.monotonic()
             keep_alive(batch, began_s + options.max_processing_s)
             try:
-                returned = self._call(registration, batch)
+                try:
+                    returned = self._call(registration, batch)
+                finally:
+                    times.note(batch[0].topic, time.monotonic() - began_s)
             except FencedError as error:
                 self._outcomes.not_charged(batch, error)
             except UnavailableError as error:

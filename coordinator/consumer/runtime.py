@@ -17,6 +17,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 
+from coordinator.consumer.counting import CLOCK_LOOK_S, Counting
 from coordinator.consumer.membership import enter, entering, group_ids, looking, move, moves
 from coordinator.consumer.options import Options, handlers_pool_size, limits_of, rejection
 from coordinator.consumer.pacing import (
@@ -48,7 +49,8 @@ from coordinator.db.watchdog import Watchdog
 from coordinator.errors import CoordinatorError, MemberDeadError, UnavailableError
 from coordinator.model import Claim, Message, Settler
 from coordinator.observe import events
-from coordinator.protocol import groups
+from coordinator.observe.meter import METER
+from coordinator.protocol import admin, groups
 from coordinator.protocol.maintenance import maintain_publishing
 from coordinator.protocol.placeholder import render
 from coordinator.protocol.statement import Flow, Statement
@@ -75,6 +77,7 @@ class Runtime:
         self._cpu = CpuGuard(settings.pause_above_cpu)
         self._wake = threading.Event()
         self.engine = Engine(limits_of(settings), self._wake.set, random.random)
+        self.counting = Counting(self.engine)
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
         self._options: list[Options] = []
@@ -125,6 +128,7 @@ class Runtime:
         for end in self._nudges:
             end.setblocking(False)
         self._first_connection = connection
+        METER.enter(self.counting)
         self._watchdog.start()
         self._control.start()
         self._work.start()
@@ -159,6 +163,7 @@ class Runtime:
         self._watchdog.stop()
         if self._handlers_pool is not None:
             self._handlers_pool.close()
+        METER.leave(self.counting)
         nudges, self._nudges = self._nudges, None
         for end in nudges or ():
             end.close()
@@ -176,6 +181,7 @@ class Runtime:
         with self.changed:
             taken = self.engine.take(subscriptions, max_count, time.monotonic())
             if taken:
+                self.counting.taken(taken)
                 return taken
             deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
             while not self._stopping.is_set() and not self.engine.draining:
@@ -186,6 +192,7 @@ class Runtime:
                 self.changed.wait(min(left_s, 1.0))
                 taken = self.engine.take(subscriptions, max_count, time.monotonic())
                 if taken:
+                    self.counting.taken(taken)
                     break
             return taken
 
@@ -317,12 +324,14 @@ class Runtime:
                 if connection is None:
                     connection = self._connect("work")
                 self._carry_out(connection, command)
+                self.counting.away_since_s.pop("work", None)
                 if failures:
                     log.info(events.CONNECTION_RESTORED, extra={"failures": failures})
                 failures = 0
             except (UnavailableError, psycopg.Error) as error:
                 failures += 1
                 self.broken_s = time.monotonic()
+                self.counting.away_since_s.setdefault("work", self.broken_s)
                 log.warning(events.EXCHANGE_FAILED, extra={"error": str(error), "failures": failures})
                 with self.changed:
                     if isinstance(command, Exchange):
@@ -337,10 +346,13 @@ class Runtime:
 
     def _carry_out(self, connection: psycopg.Connection[Any], command: Exchange | Resolve) -> None:
         if isinstance(command, Exchange):
+            began_s = time.monotonic()
             with self._watchdog.watch(connection):
                 answer = wire.run(connection, self.schema, exchange_call(self.id, command))
+            now_s = time.monotonic()
+            self.counting.exchanged(command, len(answer.rows), began_s, now_s)
             with self.changed:
-                changes = on_answer(self.engine, command, answer, time.monotonic())
+                changes = on_answer(self.engine, command, answer, now_s)
                 self.changed.notify_all()
         else:
             answers = self._run(connection, resolve_statement(self.id, command))
@@ -369,19 +381,22 @@ class Runtime:
                 try:
                     self._control_session(connection)
                 finally:
+                    self.counting.listening = False if self.settings.listens else None
                     connection.close()
                 failures = 0
             except (UnavailableError, psycopg.Error) as error:
                 failures += 1
                 self.broken_s = time.monotonic()
+                self.counting.away_since_s.setdefault("control", self.broken_s)
                 log.warning(events.CONNECTION_LOST, extra={"error": str(error), "failures": failures})
                 self._stopping.wait(pause_s(failures))
 
     def _control_session(self, connection: psycopg.Connection[Any]) -> None:
         """Heartbeats, membership and wake-ups over one unbroken connection."""
         observed_since_s = time.monotonic()
-        heartbeat_at_s = membership_at_s = maintenance_at_s = 0.0
+        heartbeat_at_s = membership_at_s = maintenance_at_s = clock_at_s = 0.0
         self._listen(connection)
+        self.counting.away_since_s.pop("control", None)
         assert self._nudges is not None
         with selectors.DefaultSelector() as selector:
             selector.register(connection.fileno(), selectors.EVENT_READ)
@@ -400,6 +415,9 @@ class Runtime:
                         membership_at_s = now_s + jittered_s(self.settings.membership_poll_s)
                     if now_s >= maintenance_at_s:
                         maintenance_at_s = now_s + self._maintain(connection)
+                    if now_s >= clock_at_s:
+                        self._look_at_clock(connection)
+                        clock_at_s = now_s + CLOCK_LOOK_S
                     self._hold_back(now_s)
                 except MemberDeadError:
                     self._start_over()
@@ -413,10 +431,17 @@ class Runtime:
     def _maintain(self, connection: psycopg.Connection[Any]) -> float:
         """Move scheduled messages that are due, unless another process is at it; returns seconds until the next time."""
         try:
-            return self._run(connection, maintain_publishing(CHORES_LIMIT)).next_s
+            done = self._run(connection, maintain_publishing(CHORES_LIMIT))
         except psycopg.Error as error:
             log.warning(events.MAINTENANCE_FAILED, extra={"error": str(error)})
             return CHORES_PAUSE_S
+        METER.maintained_at = time.time()
+        return done.next_s
+
+    def _look_at_clock(self, connection: psycopg.Connection[Any]) -> None:
+        sent_s = time.time()
+        server_s = self._run(connection, admin.clock())
+        self.counting.clock_read(server_s, sent_s, time.time())
 
     def _notified(self, connection: psycopg.Connection[Any], selector: selectors.BaseSelector, until_s: float) -> bool:
         """Wait for a wake-up; True if the membership should be looked at."""
@@ -433,6 +458,7 @@ class Runtime:
                 channels = [notify.channel for notify in connection.notifies(timeout=0)]
         groups_channel = render("coordinator.groups", self.schema)
         if any(channel != groups_channel for channel in channels):
+            self.counting.notified_count += 1
             with self.lock:
                 self.engine.expect(time.monotonic())
         return look or groups_channel in channels
@@ -480,6 +506,7 @@ class Runtime:
                 claims = self._run(connection, groups.claim(self.id, found.wanted))
         finally:
             with self.changed:
+                self.counting.moved(claims, found)
                 lost = move(self.engine, found, claims, time.monotonic())
                 self.assigned = found.complete(claims)
                 self._claiming = False
@@ -509,6 +536,7 @@ class Runtime:
             self._joined = False
             self._alive_after_all = old
             self.changed.notify_all()
+        self.counting.lease_losses += 1
         log.warning(events.MEMBER_FENCED, extra={"member": str(old), "partitions": len(lost)})
 
     def _leave(self, connection: psycopg.Connection[Any]) -> None:
@@ -529,6 +557,7 @@ class Runtime:
         with translated(connection), self._watchdog.watch(connection):
             for channel in sorted({*self._channels, render("coordinator.groups", self.schema)}):
                 connection.execute(listen_statement(channel))
+        self.counting.listening = True
         # What was published before LISTEN took effect was not told.
         with self.lock:
             self.engine.expect(time.monotonic())

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from coordinator.core.counts import why_again
 from coordinator.core.inflight import InFlight
 from coordinator.core.partition import Entry, Failing, Partition
 from coordinator.core.retry import MAX_ERROR_CHARS, Failure, Redeliver, clean, decide
@@ -252,6 +253,7 @@ class Deliveries:
             if facts is not None and facts.fails:
                 break
         self.delivered_count += started
+        partition.subscription.counts.delivered += started
         partition.window.on_started(started, now_s)
         more = partition.high >= partition.hwm
         if not ready and not more:
@@ -264,7 +266,12 @@ class Deliveries:
         self, partition: Partition, row: Row, facts: Facts | None, now_s: float, taken: list[Message]
     ) -> Delivery:
         deadline_s = now_s + self.limits.visibility_timeout_s
-        attempt = 1 if facts is None else 1 + facts.fails + facts.crashes
+        attempt = 1
+        if facts is not None:
+            attempt += facts.fails + facts.crashes
+            reason = why_again(facts)
+            if reason is not None:
+                partition.subscription.counts.redeliver(reason)
         delivery = Delivery(partition, row, row[1], next(self._numbers), attempt, deadline_s, now_s, facts)
         partition.in_flight[row[1]] = delivery
         self.heap.push(delivery)
@@ -308,6 +315,7 @@ class Deliveries:
             lonely.partition.lanes.unpark(lonely.row)
         lonely.delivery = self._hand_over(lonely.partition, lonely.row, lonely.facts, now_s, taken)
         self.delivered_count += 1
+        lonely.partition.subscription.counts.delivered += 1
 
     def _put_off(self, lonely: Lonely) -> None:
         """Let the others go on, and put a message that was to run alone back to where it waits for its turn."""
@@ -387,6 +395,7 @@ class Deliveries:
             if delivery.facts is not None:
                 partition.facts[delivery.offset] = delivery.facts
             partition.urgent.appendleft(delivery.row)
+            partition.subscription.counts.redeliver("given_back")
             partition.hold_until_s = max(partition.hold_until_s, now_s + pause_s)
             self._end_lonely(delivery)
             self._queue(partition)
@@ -458,6 +467,7 @@ class Deliveries:
         partition: Partition = delivery.owner
         if partition.lost:
             self.stale_count += 1
+            partition.subscription.counts.stale += 1
             current = self.partitions.get(partition.key)
             raise StaleEpochError(
                 f"{partition.source.topic}/{partition.key.partition} of group {partition.source.group} is not owned under "
@@ -522,6 +532,7 @@ class Deliveries:
         offset = row[1]
         if offset in partition.parked:
             partition.hard.append({"k": "clear", "offset": offset, "key": row[4]})
+            partition.subscription.counts.acked += 1
         else:
             partition.settled.append(offset)
         if partition.facts:
@@ -565,6 +576,7 @@ class Deliveries:
             }
             partition.failing[delivery.offset] = Failing(row, entry, facts)
             partition.hard.append(entry)
+            partition.subscription.counts.retried += 1
             verdict = Verdict(failure.error, delay_s=delay_s)
         else:
             # Cleaned as all errors are: what PostgreSQL cannot store would fail this exchange and every one after it.

@@ -83,6 +83,7 @@ class Engine(Deliveries):
         self._gap_poll_at_s = 0.0
         self._parked_poll_at_s = 0.0
         self.exchange_count = 0
+        self.poll_count = 0
         self.taken_back: list[tuple[Delivery, Verdict]] = []
 
     @property
@@ -190,6 +191,8 @@ class Engine(Deliveries):
             self._flush or self._expect or linger_over or releases or gapped or polls or known or urgent or emptying
         ):
             return None
+        if not (self._flush or self._expect or linger_over or releases or gapped or known or urgent or emptying):
+            self.poll_count += 1
         if looks:
             self._parked_poll_at_s = now_s + limits.parked_poll_s
         expects = self._expect or known or bool(gapped)
@@ -465,6 +468,7 @@ class Engine(Deliveries):
                     self._forget(partition, failing.row)
                     self._leave(partition, failing.row)
                     changes.buried.append((partition, entry))
+                    partition.subscription.counts.bury(entry["reason"])
                 if entry["guard"] and not refused(entry["offset"]):
                     # The acks row that keeps runs of it from committing stays until the last of them has ended.
                     partition.unfolded.add(entry["offset"])
@@ -495,13 +499,14 @@ class Engine(Deliveries):
         if failing.acked:
             # Handed out still, as far as the table knows: what was read of it with this exchange must not start.
             partition.handed.add(offset)
+            partition.subscription.counts.acked += 1
             self._leave(partition, row)
             partition.hard.append({"k": "clear", "offset": offset, "key": entry["key"]})
             if offset not in partition.runs:
                 self._fold(partition, offset)
             self._linger(now_s)
         elif entry["running"]:
-            partition.facts[offset] = facts._replace(fails=facts.fails + 1)
+            partition.facts[offset] = facts._replace(fails=facts.fails + 1, late=True)
             partition.handed.add(offset)
             partition.urgent.appendleft(row)
         else:

@@ -173,6 +173,10 @@ class Lanes:
             if isinstance(lane, _Lane) and lane.held
         ]
 
+    def blocked_count(self) -> int:
+        """How many keys a parked message blocks; may be asked while another thread changes the lanes."""
+        return sum(isinstance(lane, _Lane) and bool(lane.held) for lane in list(self._lanes.values()))
+
     def rows(self) -> Iterator[Row]:
         """Everything that waits in memory."""
         for lane in self._lanes.values():

@@ -239,6 +239,7 @@ class Partition:
     def next_settled(self) -> list[Range]:
         """Move what is to be settled into `sent` and return it."""
         self.sent_count = self.settled_count
+        self.subscription.counts.acked += len(self.settled)
         ranges = compress(self.settled)
         if self.unsent:
             ranges = merge(ranges, self.unsent)

@@ -4,6 +4,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from coordinator.core.counts import Counts
 from coordinator.core.retry import RetryPolicy
 from coordinator.model import Settler
 
@@ -63,6 +64,7 @@ class Subscription:
     rate: Rate | None = None
     paused: bool = False
     runnable: "deque[Partition]" = field(default_factory=deque)
+    counts: Counts = field(default_factory=Counts)
     # Asked several times per message, so they are not computed each time.
     by_key: bool = field(init=False)
     one_at_a_time: bool = field(init=False)

@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 
 from coordinator.errors import CoordinatorError, InvalidInputError, StaleEpochError, UnavailableError, class_of
+from coordinator.observe.meter import METER
 
 
 def translate(error: psycopg.Error, connection: psycopg.BaseConnection[Any] | None = None) -> CoordinatorError | None:
@@ -21,6 +22,10 @@ def translate(error: psycopg.Error, connection: psycopg.BaseConnection[Any] | No
         connection: Where it was raised, if there is one: once that is closed, any error means "unavailable".
     """
     diag = error.diag
+    if not getattr(error, "counted", False):
+        # What passes through as it is may come by here again.
+        error.counted = True  # type: ignore[attr-defined]
+        METER.database_error(error.sqlstate)
     # Without a server's answer there is no primary message; str(error) has libpq's.
     message = diag.message_primary or str(error).strip()
     kind = class_of(error.sqlstate) if error.sqlstate else None

@@ -11,6 +11,7 @@ from coordinator.db.connect import AsyncPool, acallers
 from coordinator.db.drive import aexecute
 from coordinator.db.publish import PublishedBatch
 from coordinator.model import Outgoing
+from coordinator.observe.meter import METER
 from coordinator.producer.encode import Codec, OnDuplicate, outgoing, publish_call
 from coordinator.producer.limits import KnownLimits
 from coordinator.protocol.topics import max_message_bytes
@@ -54,4 +55,6 @@ class AsyncProducer:
             limit = await aexecute(max_message_bytes(topic), connection, self._schema)
             self._limits.note(topic, limit, time.monotonic())
         sent = publish_call(topic, batch, wake=wake, codec=self._codec, limit_bytes=limit, on_duplicate=on_duplicate)
-        return await publish.arun(connection, self._schema, topic, sent)
+        published = await publish.arun(connection, self._schema, topic, sent)
+        METER.published(topic, len(batch))
+        return published

@@ -11,6 +11,13 @@ def protocol_version() -> Statement[int]:
     return Statement("protocol_version", "select coordinator.protocol_version()", (), lambda rows: int(rows[0][0]))
 
 
+def clock() -> Statement[float]:
+    """The server's clock, in seconds since 1970."""
+    return Statement(
+        "now_", "select extract(epoch from coordinator.now_())::double precision", (), lambda rows: float(rows[0][0])
+    )
+
+
 def group_offsets(group: str) -> Statement[list[GroupOffset]]:
     """Where a group stands, by topic and partition; empty for an unknown group."""
     return Statement(
