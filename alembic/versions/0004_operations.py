@@ -74,6 +74,11 @@ RIGHTS_DOWN = """
 VIEWS_UP = """
 """
 VIEWS_DOWN = """
+drop function coordinator.examine_partitions();
+drop function coordinator.examine_segments();
+drop function coordinator.examine_groups();
+drop function coordinator.examine_upkeep();
+drop function coordinator.examine_publishers();
 """
 
 

@@ -68,6 +68,21 @@ def current(dsn: str, schema: str = DEFAULT_SCHEMA) -> str | None:
         return None if revision is None else str(revision)
 
 
+def revision_of(connection: psycopg.Connection[Any], schema: str) -> str | None:
+    """Return the schema's revision on an open connection; None if there is none, or this role may not see it."""
+    table = render(f"coordinator.{VERSION_TABLE}", schema)
+    may_read = _scalar(connection, f"select has_table_privilege(to_regclass('{table}'), 'select')")
+    if not may_read:
+        return None
+    revision = _scalar(connection, f"select max(v.version_num) from {table} v")  # noqa: S608 - checked name
+    return None if revision is None else str(revision)
+
+
+def newest_revision(folder: Path) -> str:
+    """Return the newest revision in a folder of ours, without Alembic, which takes long to import."""
+    return max(path.name.partition("_")[0] for path in (folder / "versions").glob("[0-9]*_*.py"))
+
+
 def install_from_sql(dsn: str, schema: str = DEFAULT_SCHEMA) -> None:
     """Create the schema from the SQL files as they are now, without a history: it can't be upgraded later.
 
