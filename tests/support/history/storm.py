@@ -1,0 +1,513 @@
+"""Real processes that publish and consume while faults come down on them; then rest, then the check of the record."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from signal import SIGCONT, SIGSTOP, SIGTERM
+from typing import TYPE_CHECKING, Any, TextIO
+
+import psycopg
+from support.history import publisher, worker
+from support.history.check import check, report, violations
+from support.history.laws import Violation
+from support.history.load import DRIVER, load
+from support.history.recorder import Recorder
+from support.history.schedule import Fault, to_text
+from support.proxy import Fault as Wire
+from support.proxy import Proxy
+
+from coordinator import Coordinator
+from coordinator.db.schema import install
+from coordinator.embedded import EmbeddedServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+TOPIC = "orders"
+ROOT = Path(__file__).parents[3]
+FLIGHT = Path(__file__).with_name("flight.sql")
+SAMPLE_S = 5.0
+
+READS = (
+    worker.Reads("plain", [TOPIC], "key", concurrency=4),
+    worker.Reads("ledger", [TOPIC], "key", transactional=True, concurrency=3),
+    worker.Reads("order", [TOPIC], "partition", batch_size=5, concurrency=2),
+)
+ODD = {"fail once": 0.01, "fail": 0.001, "reject": 0.001, "die": 0.0002}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is run.
+
+    Attributes:
+        rate: Messages published per second, by all publishers.
+        odd: How often a message asks its handlers for something else than an ack.
+        hold_snapshot: A session holds a REPEATABLE READ snapshot all the time.
+        flat: Memory and sizes of tables are to stay what they are: for long runs.
+        settle_s: How long it may take after the faults until everything is settled.
+    """
+
+    faults: Sequence[Fault]
+    folder: Path
+    duration_s: float = 60.0
+    processes: int = 4
+    rate: float = 200.0
+    partitions: int = 8
+    lease_s: float = 2.0
+    seed: int = 1
+    odd: dict[str, float] = field(default_factory=lambda: dict(ODD))
+    work_s: float = 0.0
+    hold_snapshot: bool = False
+    flat: bool = False
+    settle_s: float = 120.0
+    spared: int | None = None
+    major: int | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """Times that are as short as the lease."""
+        return {
+            "lease_s": self.lease_s,
+            "heartbeat_s": round(self.lease_s / 5, 2),
+            "self_fence_margin_s": round(self.lease_s / 5, 2),
+            "membership_poll_s": min(2.0, round(self.lease_s / 4, 2)),
+            "visibility_timeout_s": 30.0,
+            "connect_timeout_s": 5.0,
+            "round_trip_timeout_s": 6.0,
+            "commit_timeout_s": 20.0,
+            "drain_timeout_s": 10.0,
+        }
+
+
+class Child:
+    """A worker or publisher; killed for good by the kernel when the driver's session ends badly is not promised."""
+
+    def __init__(self, program: Any, task: Any, folder: Path) -> None:
+        self.name: str = task.name
+        self.frozen = False
+        self.log = folder / f"{task.name}.log"
+        with self.log.open("wb") as log:
+            self.popen = subprocess.Popen(
+                [sys.executable, program.__file__, task.text()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+            )
+
+    @property
+    def running(self) -> bool:
+        return self.popen.poll() is None
+
+    def rss_bytes(self) -> int:
+        with contextlib.suppress(OSError):
+            pages = int(Path(f"/proc/{self.popen.pid}/statm").read_text().split()[1])
+            return pages * os.sysconf("SC_PAGE_SIZE")
+        return 0
+
+
+class Storm:
+    """One run. `run` returns what is broken; everything is said on `out` as it happens."""
+
+    def __init__(self, plan: Plan, out: TextIO) -> None:
+        self.plan = plan
+        self.out = out
+        self.chance = Random(plan.seed)
+        plan.folder.mkdir(parents=True, exist_ok=True)
+        self.recorder = Recorder(plan.folder, DRIVER)
+        self.workers: list[Child] = []
+        self.publishers: list[Child] = []
+        self.broken: list[str] = []
+        self.began_s = 0.0
+        self._counts: dict[str, int] = {}
+        self._later: list[tuple[float, Callable[[], None]]] = []
+        self._server_lock = threading.Lock()
+
+    # ---- the run
+
+    def run(self) -> list[Violation]:
+        (self.plan.folder / "schedule.jsonl").write_text(to_text(self.plan.faults))
+        settings = {"track_commit_timestamp": "on", "max_connections": "300"}
+        with (
+            EmbeddedServer.start(tcp=True, settings=settings, major=self.plan.major) as self.server,
+            Proxy(self.server.tcp_dsn) as self.proxy,
+        ):
+            self.dsn = self.server.dsn
+            install(self.dsn)
+            with psycopg.connect(self.dsn, autocommit=True) as connection:
+                connection.execute(FLIGHT.read_text())
+            with Coordinator(self.dsn, client_id="driver") as app:
+                app.create_topic(TOPIC, self.plan.partitions)
+            try:
+                return self._run()
+            finally:
+                for child in [*self.workers, *self.publishers]:
+                    if child.running:
+                        child.popen.kill()
+                        child.popen.wait()
+
+    def _run(self) -> list[Violation]:
+        for slot in range(self.plan.processes):
+            self.workers.append(self._worker(slot))
+        self._wait(self._owned, 60, "all partitions have owners")
+        for number in range(max(1, round(self.plan.rate / 350))):
+            self.publishers.append(self._publisher(number))
+        self.began_s = time.monotonic()
+        self.recorder.say("begin")
+        holder = self._hold_snapshot() if self.plan.hold_snapshot else None
+        self._weather()
+        self._calm_down()
+        if holder is not None:
+            holder.close()
+        found = self._judge()
+        self._say_goodbye()
+        return found
+
+    def _weather(self) -> None:
+        """Let the faults come, each at its time; look at the tables meanwhile."""
+        faults = sorted(self.plan.faults, key=lambda fault: fault.at_s)
+        sampled_s = -SAMPLE_S
+        while (now_s := time.monotonic() - self.began_s) < self.plan.duration_s or faults:
+            while faults and faults[0].at_s <= now_s:
+                self._harm(faults.pop(0))
+            for due in [entry for entry in self._later if entry[0] <= now_s]:
+                self._later.remove(due)
+                due[1]()
+            self._look_after()
+            if now_s - sampled_s >= SAMPLE_S:
+                sampled_s = now_s
+                self._sample()
+            time.sleep(0.05)
+
+    def _calm_down(self) -> None:
+        for _, undo in self._later:
+            undo()
+        self._later.clear()
+        self.proxy.heal()
+        for child in self.publishers:
+            if child.running:
+                child.popen.send_signal(SIGTERM)
+        for child in self.publishers:
+            if child.running:
+                child.popen.wait(60)
+        self._look_after()
+        self.recorder.say("calm")
+        self._say("the faults are over")
+
+    def _judge(self) -> list[Violation]:
+        began_s = time.monotonic()
+        with contextlib.suppress(TimeoutError):
+            self._wait(self._settled, self.plan.settle_s, "everything is settled")
+            self._say(f"settled after {time.monotonic() - began_s:.1f} s")
+        self.recorder.say("settled")
+        with contextlib.suppress(TimeoutError):
+            self._wait(self._balanced, 4 * self.plan.lease_s + 10, "the groups are balanced")
+        self.recorder.say("balanced")
+        # Whatever still moved would move within a few looks.
+        time.sleep(3 * self.plan.settings()["membership_poll_s"] + 0.5)
+        self.recorder.say("end")
+        if self.plan.flat:
+            self._check_flat()
+        self.history = load(self.plan.folder, self.dsn)
+        verdicts = check(self.history)
+        for line in report(verdicts):
+            print(line, file=self.out)
+        return [*violations(verdicts), *(Violation("run", "process", text) for text in self.broken)]
+
+    def _say_goodbye(self) -> None:
+        """SIGTERM: all of them end by themselves, and well."""
+        for child in self.workers:
+            child.popen.send_signal(SIGTERM)
+        for child in self.workers:
+            try:
+                code = child.popen.wait(60)
+            except subprocess.TimeoutExpired:
+                code = None
+            if code != 0:
+                self._break(f"{child.name} ended with {code} after SIGTERM:\n{_tail(child)}")
+
+    # ---- processes
+
+    def _next(self, name: str) -> str:
+        self._counts[name] = self._counts.get(name, 0) + 1
+        return f"{name}.{self._counts[name]}"
+
+    def _worker(self, slot: int) -> Child:
+        # Of four: threads and asyncio, both by run() and by consumers' loops. The last is behind the proxy.
+        explicit = slot % 4 >= 2
+        reads = [worker.Reads(**{**_facts(one), "explicit": explicit}) for one in READS]
+        behind = slot == self.plan.processes - 1
+        task = worker.Task(
+            self.proxy.dsn if behind else self.dsn,
+            str(self.plan.folder),
+            self._next(f"w{slot}"),
+            reads,
+            kind=("threads", "asyncio")[slot % 2],
+            work_s=self.plan.work_s,
+            settings=self.plan.settings(),
+        )
+        return Child(worker, task, self.plan.folder)
+
+    def _publisher(self, number: int) -> Child:
+        name = self._next(f"p{number}")
+        count = max(1, round(self.plan.rate / 350))
+        task = publisher.Task(
+            self.dsn,
+            str(self.plan.folder),
+            name,
+            TOPIC,
+            self.plan.rate / count,
+            self.plan.seed,
+            odd=self.plan.odd,
+            settings={"connect_timeout_s": 5.0},
+        )
+        return Child(publisher, task, self.plan.folder)
+
+    def _look_after(self) -> None:
+        """Start again what has died, as a supervisor of processes does; who was not to die is told of."""
+        for slot, child in enumerate(self.workers):
+            code = child.popen.poll()
+            if code is None:
+                continue
+            # By SIGTERM, or by SIGKILL: of the driver, or of a handler that a message has told to.
+            if code not in (0, -9):
+                self._break(f"{child.name} ended with {code}:\n{_tail(child)}")
+            self.recorder.say("gone", process=child.name, code=code)
+            self.workers[slot] = self._worker(slot)
+
+    # ---- faults
+
+    def _harm(self, fault: Fault) -> None:
+        self._say(
+            f"{fault.kind} {fault.slot if fault.kind not in ('restart', 'shut down') else ''} {fault.for_s or ''}"
+        )
+        child = self.workers[fault.slot % len(self.workers)]
+        if fault.kind in ("kill", "stop", "freeze") and (child.frozen or not child.running):
+            return
+        getattr(self, "_" + fault.kind.replace(" ", "_"))(fault, child)
+
+    def _kill(self, _: Fault, child: Child) -> None:
+        self.recorder.say("kill", process=child.name)
+        child.popen.kill()
+        child.popen.wait()
+
+    def _stop(self, _: Fault, child: Child) -> None:
+        self.recorder.say("stop", process=child.name)
+        child.popen.send_signal(SIGTERM)
+
+    def _freeze(self, fault: Fault, child: Child) -> None:
+        self.recorder.say("freeze", process=child.name, for_s=fault.for_s)
+        child.popen.send_signal(SIGSTOP)
+        child.frozen = True
+
+        def thaw() -> None:
+            self.recorder.say("thaw", process=child.name)
+            child.popen.send_signal(SIGCONT)
+            child.frozen = False
+
+        self._after(fault.for_s, thaw)
+
+    def _terminate(self, fault: Fault, child: Child) -> None:
+        purpose = ("work", "control", "handlers", "")[self.chance.randrange(4)]
+        self.recorder.say("terminate", process=child.name, purpose=purpose)
+        self._query(
+            "select pg_terminate_backend(a.pid) from pg_stat_activity a where a.application_name like %s",
+            f"coordinator {purpose}%{child.name}",
+        )
+
+    def _restart(self, *_: object) -> None:
+        self.recorder.say("restart")
+        self.server.restart("immediate")
+
+    def _shut_down(self, fault: Fault, _: Child) -> None:
+        self.recorder.say("shut down", for_s=fault.for_s)
+        self.server.shut_down("fast")
+        self._after(fault.for_s, self._start_again)
+
+    def _start_again(self) -> None:
+        self.recorder.say("start")
+        self.server.restart()
+
+    def _black_hole(self, fault: Fault, _: Child) -> None:
+        self.recorder.say("black hole", for_s=fault.for_s)
+        self.proxy.put(Wire(swallow_up=True, swallow_down=True))
+
+        def end() -> None:
+            # What was swallowed never comes. Between real hosts TCP would send it again, or find the connection dead; here the
+            # proxy's own end is well, and a handler's statement, which nothing of ours limits, would wait for ever.
+            self.proxy.reset()
+            self._heal()
+
+        self._after(fault.for_s, end)
+
+    def _cut(self, fault: Fault, _: Child) -> None:
+        self.recorder.say("cut", for_s=fault.for_s)
+        self.proxy.put(Wire(cut_commit=("before", "after", "after")[self.chance.randrange(3)]))
+        self._after(fault.for_s, self._heal)
+
+    def _heal(self) -> None:
+        self.recorder.say("heal")
+        self.proxy.heal()
+
+    def _kill_publisher(self, *_: object) -> None:
+        number = self.chance.randrange(len(self.publishers))
+        self.recorder.say("kill", process=self.publishers[number].name)
+        self.publishers[number].popen.kill()
+        self.publishers[number].popen.wait()
+        self.publishers[number] = self._publisher(number)
+
+    def _after(self, seconds: float, undo: Callable[[], None]) -> None:
+        self._later.append((time.monotonic() - self.began_s + seconds, undo))
+
+    def _hold_snapshot(self) -> psycopg.Connection[Any]:
+        connection = psycopg.connect(self.dsn, application_name="holder of a snapshot")
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        connection.execute("select count(*) from coordinator.claims")
+        self._say("a session holds a snapshot from now on")
+        return connection
+
+    # ---- looks at the tables
+
+    def _query(self, text: str, *parameters: object) -> list[tuple[Any, ...]]:
+        with (
+            contextlib.suppress(psycopg.Error),
+            psycopg.connect(self.dsn, autocommit=True, connect_timeout=5) as connection,
+        ):
+            return connection.execute(text, parameters).fetchall()  # type: ignore[arg-type]
+        return []
+
+    def _owned(self) -> bool:
+        rows = self._query("select count(*), count(o.member_id) from coordinator.offsets o")
+        return bool(rows) and rows[0][0] == rows[0][1] == len(READS) * self.plan.partitions
+
+    def _settled(self) -> bool:
+        rows = self._query("select coalesce(sum(o.lag + o.parked), -1) from coordinator.offsets o")
+        self._look_after()
+        return bool(rows) and rows[0][0] == 0
+
+    def _balanced(self) -> bool:
+        rows = self._query(
+            "select coalesce(max(x.n) - min(x.n), 9), count(*) from (select m.group_id, m.coordinator, count(c.owner) as n "
+            "from coordinator.members m left join coordinator.claims c on c.group_id = m.group_id and c.owner = m.coordinator "
+            "group by 1, 2) x"
+        )
+        self._look_after()
+        return bool(rows) and rows[0][0] <= 1 and rows[0][1] == len(READS) * len(self.workers) and self._owned()
+
+    def _sample(self) -> None:
+        """Sizes of tables and processes; and C of the invariants, on whatever state there is right now."""
+        sizes = self._query(
+            "select c.relname, pg_total_relation_size(c.oid) from pg_class c join pg_namespace n on n.oid = c.relnamespace "
+            "where n.nspname = 'coordinator' and c.relkind = 'r' and c.relname !~ '^topic_' "
+            "and c.relname not in ('dead_letters', 'dedup')"
+        )
+        memory = {child.name: child.rss_bytes() for child in self.workers if child.running}
+        self.recorder.say("sample", tables=dict(sizes), memory=memory)
+        with contextlib.suppress(psycopg.Error):
+            verdicts = check(load(None, self.dsn, light=True), ("I1", "I2"))
+            for violation in violations(verdicts):
+                self._break(f"in the middle of it: {violation}")
+
+    def _check_flat(self) -> None:
+        """Compare the last quarter with the second: the first is for what has to grow once."""
+        samples = [event for event in load(self.plan.folder, None).driver if event["event"] == "sample"]
+        second, last = _quarter(samples, 1), _quarter(samples, 3)
+        for kind, slack_bytes, factor in (("tables", 4 << 20, 1.5), ("memory", 8 << 20, 1.15)):
+            for name in sorted({*(second[0][kind] if second else ()), *(last[0][kind] if last else ())}):
+                was = max((sample[kind].get(name, 0) for sample in second), default=0)
+                now = max((sample[kind].get(name, 0) for sample in last), default=0)
+                most = was * factor + slack_bytes
+                if was and now:
+                    self._say(f"{kind} {name}: {was / 1e6:.1f} MB, then {now / 1e6:.1f} MB")
+                if was and now > most:
+                    self.recorder.say("grown", what=f"{kind} {name}", was=was, now=now, most=round(most))
+
+    # ---- telling
+
+    def _wait(self, condition: Callable[[], bool], limit_s: float, what: str) -> None:
+        deadline_s = time.monotonic() + limit_s
+        while not condition():
+            if time.monotonic() > deadline_s:
+                self._break(f"not within {limit_s:g} s: {what}")
+                raise TimeoutError(what)
+            time.sleep(0.2)
+
+    def _break(self, text: str) -> None:
+        self.broken.append(text)
+        self._say(text)
+
+    def _say(self, text: str) -> None:
+        since_s = time.monotonic() - self.began_s if self.began_s else 0.0
+        print(f"{since_s:7.1f}  {text}", file=self.out, flush=True)
+
+
+def exchange_times(folder: Path, from_s: float, to_s: float) -> list[float]:
+    """Milliseconds of all exchanges that ended between two moments, ascending."""
+    from support.history.recorder import SUFFIX, read
+
+    found = [
+        tenths / 10
+        for path in folder.glob(f"w*{SUFFIX}")
+        for event in read(path)
+        if event["event"] == "exchanges" and from_s < event["at"] <= to_s
+        for tenths in event["tenths_ms"]
+    ]
+    return sorted(found)
+
+
+def percentile(ascending: Sequence[float], share: float) -> float:
+    return ascending[min(len(ascending) - 1, int(share * len(ascending)))] if ascending else 0.0
+
+
+def _facts(reads: worker.Reads) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(reads)
+
+
+def _quarter(samples: list[dict[str, Any]], number: int) -> list[dict[str, Any]]:
+    size = len(samples) // 4
+    return samples[number * size : (number + 1) * size]
+
+
+def _tail(child: Child) -> str:
+    return "\n".join(child.log.read_text(errors="replace").splitlines()[-15:])
+
+
+def slowed(folder: Path, out: TextIO) -> list[Violation]:
+    """Compare exchanges of the first minute with those of the last: at most twice as slow at the 99th percentile."""
+    moments = {event["event"]: event["at"] for event in load(folder, None).driver}
+    first = exchange_times(folder, moments["begin"], moments["begin"] + 60)
+    last = exchange_times(folder, moments["calm"] - 60, moments["calm"])
+    was, now = percentile(first, 0.99), percentile(last, 0.99)
+    print(
+        f"exchange p99: {was:.1f} ms of {len(first)} in the first minute, {now:.1f} ms of {len(last)} in the last",
+        file=out,
+    )
+    if now > 2 * was:
+        return [Violation("I15", "exchange", f"p99 rose from {was:.1f} ms to {now:.1f} ms while a snapshot was held")]
+    return []
+
+
+def uncharged(storm: Storm) -> list[Violation]:
+    """Nobody's crash: no message was charged, none is dead, and every process is the one that was started."""
+    history = storm.history
+    found = []
+    for key, state in history.claims.items():
+        if state.crashed or any(version.crashes for version in state.parked):
+            found.append(Violation("R6", str(key), "a crash was charged, and nobody had crashed"))
+        if state.buried:
+            found.append(Violation("R6", str(key), f"{len(state.buried)} messages were dead-lettered"))
+    if any(child.name != f"w{slot}.1" for slot, child in enumerate(storm.workers)):
+        found.append(
+            Violation("R6", "processes", f"not those that were started: {[child.name for child in storm.workers]}")
+        )
+    return found
