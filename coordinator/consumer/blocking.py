@@ -140,6 +140,7 @@ class Consumer:
     def blocked_keys(self) -> list[tuple[str, int, str, int]]:
         """Keys that a parked message blocks: topic, partition, key, and how many messages wait."""
         with self._runtime.lock:
+            self._runtime.engine.take_in()
             return [
                 (partition.source.topic, partition.source.partition, key, count)
                 for partition in self._runtime.engine.partitions.values()

@@ -85,6 +85,8 @@ class Runtime:
         self._joined = False
         self._alive_after_all: UUID | None = None
         self._claiming = False
+        # Threads that wait in `take`; changed under the lock.
+        self._takers = 0
         self._channels: set[str] = set()
         self._stopping = threading.Event()
         self._nudges: tuple[socket.socket, socket.socket] | None = None
@@ -183,29 +185,47 @@ class Runtime:
             if taken:
                 self.counting.taken(taken)
                 return taken
-            deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-            while not self._stopping.is_set() and not self.engine.draining:
-                self.check()
-                left_s = 1.0 if deadline_s is None else deadline_s - time.monotonic()
-                if left_s <= 0:
-                    break
-                self.changed.wait(min(left_s, 1.0))
-                taken = self.engine.take(subscriptions, max_count, time.monotonic())
-                if taken:
-                    self.counting.taken(taken)
-                    break
+            # Before the first look: an ack that is noted after it sees that somebody waits.
+            self._takers += 1
+            try:
+                taken = self._await_some(subscriptions, max_count, timeout_s)
+            finally:
+                self._takers -= 1
+            if taken:
+                self.counting.taken(taken)
             return taken
+
+    def _await_some(
+        self, subscriptions: Sequence[Subscription], max_count: int, timeout_s: float | None
+    ) -> list[Message]:
+        """Wait with the lock held."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            taken = self.engine.take(subscriptions, max_count, time.monotonic())
+            if taken or self._stopping.is_set() or self.engine.draining:
+                return taken
+            self.check()
+            left_s = 1.0 if deadline_s is None else deadline_s - time.monotonic()
+            if left_s <= 0:
+                return taken
+            self.changed.wait(min(left_s, 1.0))
 
     def ack(self, message: Message, *, wait: bool) -> None:
         """Settle; see Message.ack."""
         delivery = message.delivery
         assert delivery is not None
+        if not wait:
+            self.engine.note_ack(delivery, time.monotonic())
+            if self._takers:
+                with self.changed:
+                    self.engine.take_in()
+                    if delivery.owner.subscription.runnable:
+                        self.changed.notify()
+            return
         with self.changed:
             partition = self.engine.ack(delivery, time.monotonic())
             if partition.subscription.runnable:
                 self.changed.notify()
-            if not wait:
-                return
             self._wait_saved([(partition, partition.settled_count)])
 
     def nack(self, message: Message, delay_s: float | None) -> None:

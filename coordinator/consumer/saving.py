@@ -13,6 +13,7 @@ Goals: TypeAlias = Sequence[tuple[Partition, int]]
 
 def all_unsaved(engine: Engine) -> tuple[Goals, Sequence[Partition]]:
     """Return what is not durable yet, and the claims that were lost with unsaved acks since this was last asked."""
+    engine.take_in()
     lost, engine.lost_unsaved = engine.lost_unsaved, []
     return [(p, p.settled_count) for p in engine.partitions.values() if p.holds_unsaved], lost
 
@@ -51,6 +52,7 @@ def read_to_end(engine: Engine, seen_count: int, *, assigned: bool) -> bool | No
         seen_count: The engine's exchanges when it was asked; the one under way then says nothing.
         assigned: Everything that the plan gives to this coordinator is held.
     """
+    engine.take_in()
     if engine.active:
         return False
     looked = engine.exchange_count >= seen_count + 2

@@ -55,6 +55,7 @@ class Status:
 
 def status_of(engine: Engine, member_id: UUID, now_s: float) -> Status:
     """Describe an engine; the caller holds its lock."""
+    engine.take_in()
     partitions = list(engine.partitions.values())
     running = [
         Running(

@@ -1,6 +1,7 @@
 """Handing messages over and taking answers: the half of the engine that handlers' threads or tasks call."""
 
 import json
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -21,6 +22,8 @@ NOT_WAITING = float("-inf")
 MAX_ATTEMPTS_HEADER = "max-attempts"
 
 _FRESH = Facts()
+# Up to so many at once, preparing to work on many costs more than it saves.
+_FEW = 4
 _MAX_EXTENSION_S = 3600.0
 
 
@@ -101,6 +104,10 @@ class Deliveries:
         self._wake = wake
         self._turn = 0
         self._numbers = count(1)
+        self._noted: deque[Delivery] = deque()
+        self._noted_s = 0.0
+        # The shell waits, and knows of no ack: the next one that is noted wakes it.
+        self._unaware = False
         self._settled_since_s: float | None = None
         self._flush = False
         self._waiting_until_s = NOT_WAITING
@@ -117,6 +124,7 @@ class Deliveries:
 
     def revoke(self, keys: Iterable[PartitionKey]) -> None:
         """Stop claims: nothing starts any more, and each is released with the exchange after its last settlement."""
+        self.take_in()
         for key in keys:
             partition = self.partitions.get(key)
             if partition is not None and not partition.revoking:
@@ -130,6 +138,7 @@ class Deliveries:
 
     def drop(self, keys: Iterable[PartitionKey]) -> list[Partition]:
         """Forget claims that are somebody else's by now."""
+        self.take_in()
         dropped = [self.partitions[key] for key in keys if key in self.partitions]
         for partition in dropped:
             self._drop(partition)
@@ -142,6 +151,7 @@ class Deliveries:
 
     def abandon(self, subscriptions: Iterable[Subscription]) -> int:
         """Give back what is in flight at once, uncharged, and release the claims; returns how many deliveries that were."""
+        self.take_in()
         mine = set(map(id, subscriptions))
         given_back = 0
         for partition in self.partitions.values():
@@ -166,6 +176,7 @@ class Deliveries:
 
         Nothing starts once the lease may have run out, beyond a bound, while a message runs alone, or while held back.
         """
+        self.take_in()
         taken: list[Message] = []
         if now_s >= self.lease_until_s or self.draining or self.held_back:
             return taken
@@ -217,6 +228,9 @@ class Deliveries:
         by_key = partition.subscription.by_key
         urgent, ready, lanes = partition.urgent, partition.ready, partition.lanes
         started = 0
+        if max_count > _FEW and not (one_at_a_time or partition.crashes or partition.facts):
+            started = self._start_fresh(partition, max_count, now_s, taken)
+            max_count = started  # nothing is left that may start, or the bound is reached
         while started < max_count:
             if urgent:
                 if one_at_a_time:
@@ -261,6 +275,23 @@ class Deliveries:
         if more and 2 * len(ready) <= partition.window.size:
             self._poke(now_s)
         return started
+
+    def _start_fresh(self, partition: Partition, max_count: int, now_s: float, taken: list[Message]) -> int:
+        """`_start` where nothing is known of the messages but their rows: by far the most of them, so in one go."""
+        bytes_left = self.limits.max_in_flight_bytes - self.heap.live_bytes
+        rows = partition.pick(max_count, bytes_left)
+        deadline_s = now_s + self.limits.visibility_timeout_s
+        deliveries = [
+            Delivery(partition, row, row[1], number, 1, deadline_s, now_s)
+            for row, number in zip(rows, self._numbers, strict=False)
+        ]
+        partition.in_flight.update((delivery.offset, delivery) for delivery in deliveries)
+        self.heap.push_all(deliveries)
+        source = partition.source
+        taken.extend([Message(delivery.row, source, delivery) for delivery in deliveries])
+        if deliveries and deadline_s < self._waiting_until_s:
+            self._poke(deadline_s)
+        return len(deliveries)
 
     def _hand_over(
         self, partition: Partition, row: Row, facts: Facts | None, now_s: float, taken: list[Message]
@@ -338,27 +369,96 @@ class Deliveries:
 
     # ---- answers
 
+    def note_ack(self, delivery: Delivery, now_s: float) -> None:
+        """`ack`, but taken in later, and by any thread at any moment: callers need not serialise this call.
+
+        Every other call takes in what was noted before it, so that all of them count in the order in which they were made.
+
+        Raises:
+            StaleEpochError: As `ack`; where the claim is lost just now, `lost_unsaved` tells.
+        """
+        if delivery.owner.lost:
+            self._held(delivery)
+        self._noted_s = now_s
+        self._noted.append(delivery)
+        # In this order, and take_in looks in the other: either it finds the ack, or the shell is woken.
+        if self._unaware:
+            self._unaware = False
+            self._wake()
+
+    def take_in(self) -> None:
+        """Settle what was noted."""
+        noted = self._noted
+        if not noted:
+            return
+        now_s = self._noted_s
+        if len(noted) <= _FEW:
+            while noted:
+                delivery = noted.popleft()
+                if delivery.owner.lost:
+                    self._lost_ack(delivery.owner)
+                elif not delivery.answered:
+                    self._ack(delivery.owner, delivery, now_s)
+            return
+        plain: list[Delivery] = []
+        owner: Partition | None = None
+        while noted:
+            delivery = noted.popleft()
+            partition: Partition = delivery.owner
+            if partition is not owner:
+                if owner is not None and plain:
+                    self._settle_plain(owner, plain, now_s)
+                    plain = []
+                owner = partition
+            if delivery.answered:
+                continue
+            if partition.lost:
+                self._lost_ack(partition)
+            elif delivery.live and not (partition.parked or partition.facts or partition.unfolded or self.lonely):
+                delivery.answered = True
+                plain.append(delivery)
+            else:
+                self._ack(partition, delivery, now_s)
+        if owner is not None and plain:
+            self._settle_plain(owner, plain, now_s)
+
+    def _lost_ack(self, partition: Partition) -> None:
+        """An ack was noted while the claim was being lost."""
+        self.stale_count += 1
+        partition.subscription.counts.stale += 1
+        if partition not in self.lost_unsaved:
+            self.lost_unsaved.append(partition)
+
+    def _settle_plain(self, partition: Partition, deliveries: Sequence[Delivery], now_s: float) -> None:
+        """`_ack` where nothing is known of live deliveries of one partition but their rows: most of them, so in one go."""
+        self.heap.settle_all(deliveries)
+        partition.settle_all(deliveries)
+        self._linger(now_s)
+        self._queue(partition)
+
     def ack(self, delivery: Delivery, now_s: float) -> Partition:
         """Settle a message; also by an earlier delivery of it, as long as it is unsettled: the work is done.
 
         Raises:
             StaleEpochError: If the claim is not this coordinator's any more, or was claimed again.
         """
+        self.take_in()
         partition = self._held(delivery)
-        offset = delivery.offset
-        if delivery.answered:
-            return partition
+        if not delivery.answered:
+            self._ack(partition, delivery, now_s)
+        return partition
+
+    def _ack(self, partition: Partition, delivery: Delivery, now_s: float) -> None:
         delivery.answered = True
         if not self.heap.settle(delivery) and not self._settle_late(partition, delivery):
-            return partition
-        if partition.in_flight.pop(offset, None) is not None:
+            return
+        if partition.in_flight.pop(delivery.offset, None) is not None:
             self._leave(partition, delivery.row)
         self._settle(partition, delivery.row, now_s)
         if self.lonely is not None:
             self._end_lonely(delivery)
         if not partition.queued:
             self._queue(partition)
-        return partition
 
     def fail(
         self,
@@ -378,6 +478,7 @@ class Deliveries:
         Raises:
             StaleEpochError: If the claim is not this coordinator's any more.
         """
+        self.take_in()
         partition = self._held(delivery)
         if delivery.answered or not self.heap.settle(delivery):
             return None
@@ -388,6 +489,7 @@ class Deliveries:
 
     def give_back(self, delivery: Delivery, now_s: float, pause_s: float) -> None:
         """Take a live delivery back without a charge: an outage, not its handler, kept it from being done."""
+        self.take_in()
         partition = self._held(delivery)
         if not delivery.answered and self.heap.settle(delivery):
             delivery.answered = True
@@ -406,6 +508,7 @@ class Deliveries:
         Raises:
             StaleEpochError: If the claim is not this coordinator's any more.
         """
+        self.take_in()
         self._held(delivery)
         deadline_s = min(deadline_s, now_s + _MAX_EXTENSION_S)
         extended = self.heap.extend(delivery, deadline_s)
@@ -420,6 +523,7 @@ class Deliveries:
             AlreadySettledError: One of the messages is settled, or its handler has given it back. The acks row that would
                 refuse such a run stays for runs that are alive, and may be gone.
         """
+        self.take_in()
         for delivery in deliveries:
             partition: Partition = delivery.owner
             if not partition.lost and (delivery.answered or not self._unsettled(partition, delivery)):
@@ -436,6 +540,7 @@ class Deliveries:
 
     def end_run(self, delivery: Delivery) -> None:
         """A transactional run has ended, whatever its outcome; with the last one, the acks row may go."""
+        self.take_in()
         partition: Partition = delivery.owner
         left = partition.runs.get(delivery.offset, 1) - 1
         if left > 0:
@@ -458,6 +563,7 @@ class Deliveries:
 
     def flush(self) -> None:
         """Let the next command write what is settled, without waiting for company."""
+        self.take_in()
         self._flush = True
         self._poke(0.0)
 

@@ -6,6 +6,7 @@ which is dropped when it comes up. Lazy deletion alone would keep an entry per m
 entries when it has grown past twice their number and some.
 """
 
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
 
@@ -34,6 +35,22 @@ class InFlight:
         self.live += 1
         self.live_bytes += len(delivery.row[7])
         heappush(self._heap, (delivery.deadline_s, next(self._serial), delivery))
+
+    def push_all(self, deliveries: Sequence[Delivery]) -> None:
+        """`push` for several."""
+        self.live += len(deliveries)
+        self.live_bytes += sum([len(delivery.row[7]) for delivery in deliveries])
+        heap, serial = self._heap, self._serial
+        for delivery in deliveries:
+            heappush(heap, (delivery.deadline_s, next(serial), delivery))
+
+    def settle_all(self, deliveries: Sequence[Delivery]) -> None:
+        """`settle` for several, all of them live."""
+        for delivery in deliveries:
+            delivery.live = False
+        self.live -= len(deliveries)
+        self.live_bytes -= sum([len(delivery.row[7]) for delivery in deliveries])
+        self._compact()
 
     def settle(self, delivery: Delivery) -> bool:
         """Take a delivery out; False if it was out already (settled, revoked, or past its deadline)."""

@@ -18,6 +18,8 @@ __all__ = ["Changes", "Engine", "Exchange", "Limits", "Resolve", "Subscription",
 
 _BUSY_PAUSE_S = 0.02
 _REFUSED_PAUSE_S = 1.0
+# So many messages are read without waiting for what is in memory to be used up by half.
+_WORTHWHILE = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,8 @@ class Engine(Deliveries):
     def next_command(self, now_s: float) -> Exchange | Resolve | Wait:
         """Say what the shell should do now. Deadlines that have passed are dealt with first."""
         self._waiting_until_s = NOT_WAITING
+        self._unaware = False
+        self.take_in()
         self.taken_back.extend(self._take_back(now_s, self._jitter))
         if self._start_later_s <= now_s:
             self._start_later_s = float("inf")
@@ -133,6 +137,11 @@ class Engine(Deliveries):
         exchange = self._exchange(now_s)
         if exchange is not None:
             return exchange
+        # While something settled waits for company, the shell looks again in time by itself.
+        self._unaware = self._settled_since_s is None
+        if self._noted:
+            self._unaware = False
+            self.take_in()
         self._waiting_until_s = self._wait_until_s(now_s)
         return Wait(self._waiting_until_s)
 
@@ -172,9 +181,7 @@ class Engine(Deliveries):
         limits = self.limits
         stopped = self.lonely is not None
         wants = [0 if stopped else p.want(limits.max_holes, limits.max_parked) for p in partitions]
-        known = any(
-            p.position < p.hwm or (want > 0 and p.high >= p.hwm) for p, want in zip(partitions, wants, strict=True)
-        )
+        known = any(p.position < p.hwm for p in partitions) or self._hungry(partitions, wants)
         linger_over = self._settled_since_s is not None and now_s >= self._settled_since_s + limits.linger_s
         releases = [p for p in partitions if p.revoking and not p.busy and not p.holds_unsaved and not p.uncertain]
         looks = now_s >= self._parked_poll_at_s and not stopped
@@ -199,6 +206,23 @@ class Engine(Deliveries):
         self._flush = self._expect = False
         self._settled_since_s = None
         return self._build(partitions, wants, expects, due, gaps_due, releases)
+
+    @staticmethod
+    def _hungry(partitions: Sequence[Partition], wants: Sequence[int]) -> bool:
+        """Tell whether what is known to be there is worth an exchange of its own.
+
+        A subscription's partitions are read together: one by one, each as it runs low, they would take as many round trips.
+        """
+        wanted: dict[int, int] = {}
+        room: dict[int, int] = {}
+        for partition, want in zip(partitions, wants, strict=True):
+            subscription = id(partition.subscription)
+            if partition.high >= partition.hwm:
+                wanted[subscription] = wanted.get(subscription, 0) + want
+                room[subscription] = room.get(subscription, 0) + partition.window.size
+            if partition.may_start():
+                room[subscription] = room.get(subscription, 0) - 2 * (len(partition.ready) + len(partition.urgent))
+        return any(want >= _WORTHWHILE or (want > 0 and room[key] >= 0) for key, want in wanted.items())
 
     def _build(
         self,

@@ -66,10 +66,12 @@ class Lanes:
         key = row[4]
         if key is None:
             return True
-        if key not in self._lanes:
+        lane = self._lanes.get(key)
+        if lane is None:
             self._lanes[key] = _BUSY
             return True
-        lane = self._full(key)
+        if not isinstance(lane, _Lane):
+            lane = self._full(key)
         if lane.free_for(row[1]):
             # A straggler below everything that waits: the message that appeared late need not wait for a later one.
             lane.running = True
@@ -88,6 +90,26 @@ class Lanes:
             return self._next(key, lane)
         self._lanes.pop(key, None)
         return None
+
+    def leave_all(self, keys: Iterable[str | None]) -> list[Row]:
+        """`leave` for several, in this order."""
+        lanes = self._lanes
+        following: list[Row] = []
+        for key in keys:
+            if key is None:
+                continue
+            lane = lanes.get(key)
+            if not isinstance(lane, _Lane):
+                lanes.pop(key, None)
+            elif lane.waiting and not lane.held:
+                # It goes on running, with the next.
+                following.append(lane.waiting.popleft())
+                self.waiting_count -= 1
+            else:
+                row = self.leave(key)
+                if row is not None:
+                    following.append(row)
+        return following
 
     def park(self, key: str | None, offset: int) -> Row | None:
         """The running message of a key failed and waits in the table: what comes after it is blocked.

@@ -236,6 +236,36 @@ class Partition:
         covering = [crash for crash in self.crashes if contains(crash.offsets, row[1])]
         return Facts(crashes=len(covering), alone=covering[0].alone) if covering else None
 
+    def pick(self, max_count: int, max_bytes: int) -> list[Row]:
+        """Take what may start, `urgent` first, entering lanes; the row that crosses `max_bytes` is the last."""
+        urgent, ready = self.urgent, self.ready
+        picked: list[Row] = []
+        enter = self.lanes.enter if self.subscription.by_key else None
+        while max_count > 0 and max_bytes > 0:
+            if urgent:
+                row = urgent.popleft()
+            elif not ready:
+                break
+            else:
+                row = ready.popleft()
+                if enter is not None and not enter(row):
+                    continue
+            picked.append(row)
+            max_count -= 1
+            max_bytes -= len(row[7])
+        return picked
+
+    def settle_all(self, deliveries: Sequence[Delivery]) -> None:
+        """Take fresh messages out of what is in flight, to be written as settled with the next exchange."""
+        offsets = [delivery.offset for delivery in deliveries]
+        in_flight = self.in_flight
+        for offset in offsets:
+            del in_flight[offset]
+        if self.subscription.by_key:
+            self.urgent.extend(self.lanes.leave_all([delivery.row[4] for delivery in deliveries]))
+        self.settled += offsets
+        self.settled_count += len(offsets)
+
     def next_settled(self) -> list[Range]:
         """Move what is to be settled into `sent` and return it."""
         self.sent_count = self.settled_count

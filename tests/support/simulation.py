@@ -421,7 +421,9 @@ class Process:
         return self._ack
 
     def _done(self, worker: int, batch: list[Message], one: Callable[[Message], None] | None = None) -> None:
-        if one is not None:
+        if one == self._ack and self.simulation.random.random() < 0.5 and all(m.delivery.live for m in batch):
+            self._note_acks(batch)
+        elif one is not None:
             self._settle(batch, one)
         ended = self.running.pop(worker)
         if self.simulation.scenario.transactional:
@@ -480,6 +482,15 @@ class Process:
         before = message.delivery.owner.settled_count
         partition = self.engine.ack(message.delivery, self.simulation.now_s)
         self.laws.on_ack(partition, message.delivery, before)
+
+    def _note_acks(self, batch: list[Message]) -> None:
+        """Ack as a handler's thread does, without the lock; each is live, so each counts."""
+        before = [message.delivery.owner.settled_count for message in batch]
+        for message in batch:
+            self.engine.note_ack(message.delivery, self.simulation.now_s)
+        self.engine.take_in()
+        for message, counted in zip(batch, before, strict=True):
+            self.laws.on_ack(message.delivery.owner, message.delivery, counted)
 
     def _acked(self, message: Message) -> None:
         self.laws.on_told(message.delivery.owner.key, message.offset)

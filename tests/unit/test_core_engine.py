@@ -454,3 +454,75 @@ def test_exchange__carried_out_after_its_resolve__is_not_taken_for_the_next_one(
     shell.pass_time(1.0)
     assert database.claims[KEY].newest.committed == 2
     assert shell.handle(9) == [2, 3, 4]
+
+
+@pytest.fixture
+def keys(database):
+    """A shell that hands over in the order of keys."""
+    made = Shell(database)
+    made.claim_all()
+    return made
+
+
+def test_noted_acks__taken_in_together__settle_as_one_by_one(keys, database):
+    for number in range(40):
+        database.published(1, 0, keys=[f"k{number % 8}"])
+    keys.until_waiting()
+    handled = []
+    while batch := keys.start(100):
+        assert len({message.key for message in batch}) == len(batch)
+        for message in batch:
+            keys.engine.note_ack(message.delivery, keys.now_s)
+            keys.engine.note_ack(message.delivery, keys.now_s)
+        handled += [message.offset for message in batch]
+    assert sorted(handled) == list(range(40))
+    keys.pass_time(0.1)
+    assert database.claims[KEY].newest.committed == 40
+    assert keys.engine.idle
+    assert keys.engine.heap.live == keys.engine.heap.live_bytes == 0
+
+
+def test_noted_ack__deadline_passed_before_it_is_taken_in__is_an_ack(keys, database):
+    database.published(1, 0, keys=["k"])
+    keys.until_waiting()
+    (message,) = keys.start()
+    keys.engine.note_ack(message.delivery, keys.now_s)
+    keys.pass_time(keys.engine.limits.visibility_timeout_s + 1)
+    assert keys.start() == []
+    assert database.claims[KEY].newest.committed == 1
+
+
+def test_noted_ack__then_nack__the_first_counts(keys, database):
+    database.published(1, 0, keys=["k"])
+    keys.until_waiting()
+    (message,) = keys.start()
+    keys.engine.note_ack(message.delivery, keys.now_s)
+    assert keys.nack(message) is None
+    keys.pass_time(0.1)
+    assert database.claims[KEY].newest.committed == 1
+
+
+def test_noted_ack__claim_lost_before_it_is_written__is_told(keys, database):
+    database.published(1, 0, keys=["k"])
+    keys.until_waiting()
+    (message,) = keys.start()
+    keys.engine.note_ack(message.delivery, keys.now_s)
+    partition = owned(keys)
+    keys.engine.drop([KEY])
+    assert keys.engine.lost_unsaved == [partition]
+    with pytest.raises(StaleEpochError):
+        keys.engine.note_ack(message.delivery, keys.now_s)
+
+
+def test_noted_ack__shell_waits__is_woken_once(keys, database):
+    woken = []
+    keys.engine._wake = lambda: woken.append(True)
+    for _ in range(2):
+        database.published(1, 0)
+    keys.until_waiting()
+    messages = keys.start(2)
+    keys.until_waiting()
+    woken.clear()
+    for message in messages:
+        keys.engine.note_ack(message.delivery, keys.now_s)
+    assert len(woken) == 1
