@@ -74,6 +74,13 @@ RIGHTS_DOWN = """
 VIEWS_UP = """
 """
 VIEWS_DOWN = """
+drop view coordinator.group_lag;
+drop view coordinator.in_flight;
+drop view coordinator.claim_list;
+drop view coordinator.group_rates;
+drop view coordinator.topic_rates;
+drop function coordinator.show_messages(text, int, bigint, int);
+drop function coordinator.decode_json(bytea);
 drop function coordinator.examine_partitions();
 drop function coordinator.examine_segments();
 drop function coordinator.examine_groups();

@@ -55,6 +55,18 @@ class Options:
         with shared_server(data_dir_of(address)) as server:
             yield server.dsn
 
+    @contextmanager
+    def connected(self) -> "Iterator[tuple[Any, str]]":
+        """Yield a connection and the schema's name, for what has no place in the public API; the protocol is checked."""
+        from coordinator.db.connect import connect  # noqa: PLC0415 - heavy
+        from coordinator.db.drive import drive  # noqa: PLC0415 - the same
+        from coordinator.db.schema import protocol_checked  # noqa: PLC0415 - the same
+
+        schema = self.schema_name()
+        with self.server() as dsn, connect(dsn, 10.0, "coordinator cli", prepare=False) as connection:
+            drive(protocol_checked(schema), connection, schema)
+            yield connection, schema
+
     def schema_name(self) -> str:
         """Return the name of the schema that is meant."""
         from coordinator.settings import find_schema  # noqa: PLC0415

@@ -19,6 +19,7 @@ COMMANDS = {
     "run": Lazy("coordinator.cli.run:run", "Run the handlers of an application, in one process or several."),
     "db": Lazy("coordinator.cli.db:db", "Install, upgrade and downgrade the schema."),
     "doctor": Lazy("coordinator.cli.doctor:doctor", "Look for what is wrong, and say what to do."),
+    "sql": Lazy("coordinator.cli.sql:sql", "Show the views and ready queries; run one of them."),
     "config": Lazy("coordinator.cli.config:config", "Show the settings in force and where each came from."),
     "maintain": Lazy("coordinator.cli.maintain:maintain", "Publish scheduled messages when they are due."),
     "bench": Lazy("coordinator.cli.bench:bench", "Measure what this database can do."),

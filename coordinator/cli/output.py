@@ -2,7 +2,9 @@
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -85,6 +87,31 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
             for text, width, right in zip(row, widths, numeric, strict=True)
         ]
         line("  ".join(padded).rstrip())
+
+
+def watch(show: Callable[[], None], pause_s: float | None) -> None:
+    """Show once; with a pause again and again until Ctrl-C, on a cleared screen where there is one.
+
+    Not a terminal gets one answer below the other: for a log, or for a program that reads lines.
+    """
+    show()
+    # Ctrl-C is how this ends: no failure.
+    with suppress(KeyboardInterrupt):
+        while pause_s is not None:
+            sys.stdout.flush()
+            time.sleep(pause_s)
+            if sys.stdout.isatty():
+                click.clear()
+            show()
+
+
+watch_option = click.option(
+    "--watch",
+    "watch_s",
+    type=click.FloatRange(min=0.1),
+    metavar="SECONDS",
+    help="Show it again and again with this pause, until Ctrl-C.",
+)
 
 
 def _rich_table(columns: Sequence[str], cells: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:
