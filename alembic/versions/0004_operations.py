@@ -18,8 +18,76 @@ MEMBERSHIP_DOWN = """
 """
 
 GROUPS_UP = """
+create table coordinator.pauses (
+    group_id int not null,
+    topic_id int not null,
+    partition int not null,
+    kind text not null check (kind in ('operator', 'hold')),
+    paused_by text not null,
+    reason text,
+    paused_at timestamptz not null,
+    expires_at timestamptz,
+    primary key (group_id, topic_id, partition, kind),
+    foreign key (group_id, topic_id) references coordinator.group_topics on delete cascade
+);
+
+create table coordinator.past_failures (
+    group_id int not null references coordinator.groups on delete cascade,
+    topic_id int not null,
+    partition int not null,
+    "offset" bigint not null,
+    errors jsonb not null,
+    at timestamptz not null,
+    primary key (group_id, topic_id, partition, "offset")
+);
+
+create table coordinator.audit (
+    audit_id bigint generated always as identity primary key,
+    at timestamptz not null,
+    actor text not null,
+    application text not null,
+    action text not null,
+    "group" text,
+    group_id int,
+    topic text,
+    topic_id int,
+    partition int,
+    from_offset bigint,
+    to_offset bigint,
+    epoch bigint,
+    reason text,
+    detail jsonb not null default '{}'
+);
+
+create index audit_at_idx on coordinator.audit (at);
 """
 GROUPS_DOWN = """
+drop function coordinator.record(
+    text, text, int, text, int, int, bigint, bigint, bigint, text, jsonb);
+drop function coordinator.actor();
+drop function coordinator.live_members(int, int);
+drop function coordinator.log_start(int, int);
+drop function coordinator.pause(text, text, int[], text);
+drop function coordinator.resume(text, text, int[], text);
+drop function coordinator.claims_named(int, text, text, int[]);
+drop function coordinator.hold(text, text, int[], double precision);
+drop function coordinator.let_go(text, text, int[]);
+drop function coordinator.fence_claim(int, int, int, bigint, int8multirange, int, timestamptz);
+drop function coordinator.lock_claim(int, text, int, text, int);
+drop function coordinator.return_letter(coordinator.retries, text, timestamptz);
+drop function coordinator.join_errors(jsonb, jsonb);
+drop function coordinator.seek(text, text, int, text, bigint, timestamptz, boolean, boolean, text);
+drop function coordinator.remember_failures(int, int, int, bigint, jsonb, timestamptz);
+drop function coordinator.in_log(coordinator.topics, int, bigint);
+drop function coordinator.skip(text, text, int, bigint, boolean, boolean, text);
+drop function coordinator.delete_group(text, boolean, text);
+drop function coordinator.delete_topic(text, boolean, text);
+drop function coordinator.add_partitions(text, int, text);
+drop function coordinator.alter_topic(text, jsonb, text);
+drop function coordinator.cancel_scheduled(text, bigint[]);
+drop function coordinator.oldest_unsettled(text);
+drop function coordinator.first_rows(int, int[], bigint[], bigint[]);
+drop table coordinator.pauses, coordinator.past_failures, coordinator.audit;
 """
 
 # Topics that were made before keep their messages for ever, as they did: no retention_s.
@@ -48,6 +116,9 @@ create table coordinator.skips (
     offsets int8multirange not null,
     reason text not null,
     skipped_by text,
+    note text,
+    key text,
+    errors jsonb,
     at timestamptz not null
 );
 create table coordinator.maintenance (
@@ -60,7 +131,8 @@ create index skips_partition_idx on coordinator.skips (group_id, topic_id, parti
 """
 RETENTION_DOWN = """
 drop table coordinator.skips, coordinator.maintenance;
-alter table coordinator.groups drop column max_dead_letter_age_s, drop column unused_since, drop column expire_s, drop column on_expiry;
+alter table coordinator.groups drop column max_dead_letter_age_s, drop column unused_since, drop column expire_s,
+    drop column on_expiry;
 alter table coordinator.segments drop column publishers, drop column retired_at, drop column blocked_by;
 alter table coordinator.topics drop column retention_s, drop column retention_bytes, drop column unconsumed,
     drop column segment_max_age_s, drop column segment_max_bytes, drop column first_offsets;
@@ -81,6 +153,7 @@ drop view coordinator.group_rates;
 drop view coordinator.topic_rates;
 drop function coordinator.show_messages(text, int, bigint, int);
 drop function coordinator.decode_json(bytea);
+drop view coordinator.pause_list, coordinator.skip_list, coordinator.audit_list, coordinator.group_list, coordinator.offsets;
 drop function coordinator.examine_partitions();
 drop function coordinator.examine_segments();
 drop function coordinator.examine_groups();

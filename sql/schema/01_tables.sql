@@ -254,7 +254,8 @@ create table coordinator.schedule_pauses (
     last_error text not null
 );
 
--- What a group has passed without settling it, each range once; offsets that were rolled back may be among them.
+-- What a group has passed without settling it, each range once; offsets that were rolled back may be among them. Gone where a seek
+-- backwards opens the offsets again; audit keeps that it was.
 create table coordinator.skips (
     skip_id bigint generated always as identity primary key,
     group_id int not null references coordinator.groups on delete cascade,
@@ -263,8 +264,12 @@ create table coordinator.skips (
     offsets int8multirange not null,
     -- retention, seek, skip
     reason text not null,
-    -- Who asked for it, where somebody did.
+    -- Who asked for it, where somebody did, and why.
     skipped_by text,
+    note text,
+    -- Of one message that was parked or open: its key, and how it had failed.
+    key text,
+    errors jsonb,
     at timestamptz not null
 );
 
@@ -274,4 +279,49 @@ create table coordinator.maintenance (
     tried_at timestamptz not null,
     succeeded_at timestamptz,
     error text
+);
+
+-- What must not be fetched or handed over now. A table of its own: an update of claims fails handlers at REPEATABLE READ.
+-- operator: until it is resumed. hold: while a seek, a skip or a deletion waits for the claim's row, at most until expires_at.
+create table coordinator.pauses (
+    group_id int not null,
+    topic_id int not null,
+    partition int not null,
+    kind text not null check (kind in ('operator', 'hold')),
+    paused_by text not null,
+    reason text,
+    paused_at timestamptz not null,
+    expires_at timestamptz,
+    primary key (group_id, topic_id, partition, kind),
+    foreign key (group_id, topic_id) references coordinator.group_topics on delete cascade
+);
+
+-- How messages had failed before a seek gave them back: joined to their history when they die again.
+create table coordinator.past_failures (
+    group_id int not null references coordinator.groups on delete cascade,
+    topic_id int not null,
+    partition int not null,
+    "offset" bigint not null,
+    errors jsonb not null,
+    at timestamptz not null,
+    primary key (group_id, topic_id, partition, "offset")
+);
+
+-- Who changed what by hand, when and why. Names and numbers, no references: a row outlives what it speaks of.
+create table coordinator.audit (
+    audit_id bigint generated always as identity primary key,
+    at timestamptz not null,
+    actor text not null,
+    application text not null,
+    action text not null,
+    "group" text,
+    group_id int,
+    topic text,
+    topic_id int,
+    partition int,
+    from_offset bigint,
+    to_offset bigint,
+    epoch bigint,
+    reason text,
+    detail jsonb not null default '{}'
 );

@@ -17,3 +17,5 @@ create index dedup_expires_idx on coordinator.dedup (expires_at);
 create index scheduled_due_idx on coordinator.scheduled (topic_id, next_at, schedule_id);
 
 create index skips_partition_idx on coordinator.skips (group_id, topic_id, partition, at);
+
+create index audit_at_idx on coordinator.audit (at);

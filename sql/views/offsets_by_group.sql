@@ -7,5 +7,6 @@ select g.name,
         join coordinator.coordinators c on c.coordinator = m.coordinator and c.lease_until >= coordinator.now_()
         where m.group_id = g.group_id) as members,
        coalesce((select sum(o.lag)::bigint from coordinator.offsets o where o."group" = g.name), 0) as lag,
-       g.created_at
+       g.created_at,
+       (select count(*) from coordinator.offsets o where o."group" = g.name and o.paused) as paused
 from coordinator.groups g;

@@ -16,6 +16,7 @@ as $$
 -- p_coordinator may be null: then the group is made, and nobody joins.
 -- Returns: topics as [{"topic_id", "name", "partitions", "channel"}].
 -- Raises: KG002 the coordinator is dead; KG003 no such topic; KG005 bad name or p_from.
+-- Locks: topics rows SHARE, the coordinators row KEY SHARE, the groups row NO KEY UPDATE.
 -- Rule: latest starts at V + 1 and does not get what publishers open at this moment commit below it (R11).
 declare
     v_missing text;
@@ -30,6 +31,8 @@ begin
         raise exception using errcode = 'KG005', message = format(
             'a group starts at earliest, latest or time with a time, found %L with %L', p_from, p_from_time);
     end if;
+    -- Before all else: partitions are added, topics deleted, and starts of logs moved under the locks of these rows.
+    perform 1 from coordinator.topics t where t.name = any (p_topics) order by t.topic_id for share;
     select u.n into v_missing from unnest(p_topics) as u(n)
     where not exists (select from coordinator.topics t where t.name = u.n) limit 1;
     if found then
@@ -43,8 +46,12 @@ begin
         end if;
     end if;
 
-    insert into coordinator.groups (name, created_at) values (p_group, coordinator.now_()) on conflict (name) do nothing;
-    select g.group_id into group_id from coordinator.groups g where g.name = p_group for no key update;
+    loop
+        insert into coordinator.groups (name, created_at) values (p_group, coordinator.now_()) on conflict (name) do nothing;
+        select g.group_id into group_id from coordinator.groups g where g.name = p_group for no key update;
+        -- Not found: it was there, and is deleted at this moment.
+        exit when found;
+    end loop;
 
     for v_topic in select t.* from coordinator.topics t where t.name = any (p_topics) order by t.topic_id loop
         perform 1 from coordinator.group_topics s where s.group_id = join_group.group_id and s.topic_id = v_topic.topic_id;

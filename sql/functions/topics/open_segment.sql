@@ -22,6 +22,8 @@ begin
         raise exception using errcode = 'KG003', message = format('there is no topic %L', p_topic);
     end if;
     perform pg_advisory_xact_lock(hashtextextended('coordinator.rotation/' || v_topic.topic_id, 0));
+    -- Again, behind the lock: bounds without those of a partition that was added meanwhile would hide its messages.
+    select t.* into v_topic from coordinator.topics t where t.topic_id = v_topic.topic_id;
     perform 1 from coordinator.segments s where s.topic_id = v_topic.topic_id and s.segment = p_segment;
     if not found then
         raise exception using errcode = 'KG003', message = format('topic %L has no segment %s', p_topic, p_segment);

@@ -1,0 +1,72 @@
+"""pause, resume, hold: what they mark, for how long, and that they wait for no handler."""
+
+import pytest
+from support.group import GROUP, TestedGroup, seek_call
+
+
+@pytest.fixture
+def group(db):
+    return TestedGroup(db)
+
+
+def paused(group):
+    return {
+        partition
+        for (partition,) in group.db.observer.run("select o.partition from coordinator.offsets o where o.paused")
+    }
+
+
+def test_pause__whole_group_topic_or_partitions__is_marked_and_told_once(group):
+    run = group.db.observer.run
+    assert run("select * from coordinator.pause(%s, 't', array[1])", GROUP) == [("t", 1, True)]
+    assert run("select * from coordinator.pause(%s)", GROUP) == [("t", 0, True), ("t", 1, False)]
+    assert paused(group) == {0, 1}
+    (state,) = run("select s.claims from coordinator.group_state(array[%s]) s", group.id)
+    assert [claim[5] for claim in state[0]] == [True, True]
+    assert run("select * from coordinator.resume(%s, 't', array[0])", GROUP) == [("t", 0, True)]
+    assert paused(group) == {1}
+    assert run("select * from coordinator.resume(%s, 't')", GROUP) == [("t", 0, False), ("t", 1, True)]
+    assert paused(group) == set()
+    assert [action for (action,) in run("select a.action from coordinator.audit_list a order by a.audit_id")] == [
+        "pause", "pause", "resume", "resume",
+    ]  # fmt: skip
+
+
+def test_pause__outlasts_the_owner__and_the_claim_of_another(group):
+    member = group.member()
+    group.db.observer.run("select * from coordinator.pause(%s, 't', array[0], 'stop')", GROUP)
+    member.claim()
+    assert paused(group) == {0}
+    assert group.db.observer.one("select p.reason, p.kind from coordinator.pause_list p") == ("stop", "operator")
+
+
+def test_pause__under_a_transactional_ack__waits_for_nobody(group):
+    member = group.member()
+    member.exchange(want=1)
+    handler = group.db.session().begin()
+    handler.run(*member.ack_call(0))
+    group.db.observer.run("set lock_timeout = '1s'")
+    group.db.observer.run("select * from coordinator.pause(%s)", GROUP)
+    group.db.observer.run("select * from coordinator.resume(%s)", GROUP)
+    # What runs may finish: the ack of a paused claim is an ack.
+    group.db.observer.run("select * from coordinator.pause(%s)", GROUP)
+    handler.commit()
+    assert member.exchange(settled="{[0,1)}") == "ok"
+
+
+def test_hold__ends_with_its_seek__and_an_operators_pause_stays(group):
+    run = group.db.observer.run
+    run("select * from coordinator.pause(%s, 't', array[0])", GROUP)
+    assert run("select coordinator.hold(%s)", GROUP) == [(2,)]
+    run(*seek_call("latest"))
+    run(*seek_call("latest", partition=1))
+    assert paused(group) == {0}
+
+
+def test_hold__of_a_client_that_has_died__ends_by_itself(group):
+    group.db.observer.run("select coordinator.hold(%s, 't', array[0], 0)", GROUP)
+    assert paused(group) == set()
+    group.db.observer.run("select coordinator.hold(%s, 't', array[0], 60)", GROUP)
+    assert paused(group) == {0}
+    group.db.observer.run("select coordinator.let_go(%s)", GROUP)
+    assert paused(group) == set()
