@@ -13,8 +13,17 @@ run_sql = load_python_file(Path(__file__).parents[1], "run_sql.py")
 
 # Per area: tables and columns; old signatures and views that create or replace can't change; and the way back of both.
 MEMBERSHIP_UP = """
+alter table coordinator.coordinators add column session_pid int;
+drop function coordinator.reap(double precision);
+drop function coordinator.charge_crash(uuid);
 """
 MEMBERSHIP_DOWN = """
+drop function coordinator.reap(double precision, jsonb);
+drop function coordinator.charge_crash(uuid, interval);
+drop function coordinator.hold_session(uuid, int);
+drop function coordinator.lost_sessions();
+drop function coordinator.session_key(uuid, int);
+alter table coordinator.coordinators drop column session_pid;
 """
 
 GROUPS_UP = """

@@ -20,7 +20,16 @@ from coordinator.consumer.aio_transaction import transaction
 from coordinator.consumer.bell import Bell, Latch
 from coordinator.consumer.counting import CLOCK_LOOK_S, Counting
 from coordinator.consumer.lag import Lag
-from coordinator.consumer.membership import enter, entering, group_ids, looking, move, moves
+from coordinator.consumer.membership import (
+    enter,
+    entering,
+    group_ids,
+    looking,
+    move,
+    moves,
+    process_count,
+    watching,
+)
 from coordinator.consumer.options import Options, handlers_pool_size, limits_of, rejection
 from coordinator.consumer.pacing import (
     CHORES_LIMIT,
@@ -46,6 +55,7 @@ from coordinator.consumer.telling import (
 from coordinator.core.loop import Engine, Exchange, Resolve, Subscription, Wait
 from coordinator.core.partition import Partition
 from coordinator.core.retry import Failure
+from coordinator.core.sessions import Sessions
 from coordinator.db import exchange as wire
 from coordinator.db.connect import AsyncPool, aconnect, let_prepare, listen_statement
 from coordinator.db.drive import adrive, afollow
@@ -102,6 +112,7 @@ class AsyncRuntime:
         self._joined = False
         self._alive_after_all: UUID | None = None
         self._claiming = False
+        self._process_count = 1
         self._channels: set[str] = set()
         self._stopping = Latch()
         self._stir = Latch()
@@ -465,7 +476,9 @@ class AsyncRuntime:
     async def _control_session(self, connection: psycopg.AsyncConnection[Any]) -> None:
         """Heartbeats, membership and wake-ups over one unbroken connection."""
         observed_since_s = time.monotonic()
-        heartbeat_at_s = membership_at_s = maintenance_at_s = clock_at_s = 0.0
+        heartbeat_at_s = membership_at_s = maintenance_at_s = clock_at_s = sessions_at_s = 0.0
+        sessions: Sessions[UUID] = Sessions()
+        announced: UUID | None = None
         await self._listen(connection)
         self.counting.away_since_s.pop("control", None)
         while not self._stopping.is_set:
@@ -474,9 +487,16 @@ class AsyncRuntime:
                 if not self._joined:
                     await self._join(connection)
                     heartbeat_at_s = membership_at_s = 0.0
+                if announced != self.id:
+                    await self._run(connection, groups.hold_session(self.id, connection.info.backend_pid))
+                    announced = self.id
                 if now_s >= heartbeat_at_s:
                     await self._heartbeat(connection)
                     heartbeat_at_s = now_s + jittered_s(self.settings.heartbeat_s)
+                if now_s >= sessions_at_s:
+                    if await self._follow(connection, watching(sessions, now_s - observed_since_s, now_s)):
+                        membership_at_s = 0.0
+                    sessions_at_s = sessions.next_look_s(self._process_count, now_s, random.random())  # noqa: S311
                 if now_s >= membership_at_s:
                     await self._reconcile(connection, now_s - observed_since_s)
                     membership_at_s = now_s + jittered_s(self.settings.membership_poll_s)
@@ -490,7 +510,8 @@ class AsyncRuntime:
                 self._start_over()
                 continue
             if await self._notified(
-                connection, min(heartbeat_at_s, membership_at_s, maintenance_at_s, self._cpu.next_s)
+                connection,
+                min(heartbeat_at_s, membership_at_s, maintenance_at_s, sessions_at_s, self._cpu.next_s),
             ):
                 membership_at_s = 0.0
         await self._leave(connection)
@@ -570,6 +591,7 @@ class AsyncRuntime:
     async def _reconcile(self, connection: psycopg.AsyncConnection[Any], observed_s: float) -> None:
         """Compare what is held with what the plans say; plan where nobody has."""
         states = await self._follow(connection, looking(self.id, group_ids(self.engine), observed_s))
+        self._process_count = process_count(states)
         self._claiming = not self.engine.draining
         found = moves(states, self.id, set(self.engine.partitions))
         claims: list[Claim] = []

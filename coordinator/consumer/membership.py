@@ -12,6 +12,7 @@ from coordinator.consumer.telling import partition_fields
 from coordinator.core.assignment import plan
 from coordinator.core.loop import Engine
 from coordinator.core.partition import Partition
+from coordinator.core.sessions import Sessions
 from coordinator.model import Claim, GroupState, Joined, PartitionKey, Settler
 from coordinator.observe import events
 from coordinator.protocol import groups
@@ -67,7 +68,7 @@ def looking(me: UUID, group_ids: Sequence[int], observed_s: float) -> Flow[list[
     Args:
         observed_s: How long the connection has been up: nobody is judged by what was not seen.
     """
-    yield from call(groups.reap(observed_s))
+    tell_dead((yield from call(groups.reap(observed_s))))
     states = yield from call(groups.group_state(group_ids))
     stored = False
     for state in states:
@@ -78,6 +79,24 @@ def looking(me: UUID, group_ids: Sequence[int], observed_s: float) -> Flow[list[
     if stored:
         states = yield from call(groups.group_state(group_ids))
     return states
+
+
+def watching(sessions: Sessions[UUID], observed_s: float, now_s: float) -> Flow[bool]:
+    """Look whose session is gone, and declare dead who was without one for long enough; True if somebody was."""
+    lost = sessions.on_look((yield from call(groups.lost_sessions())), now_s)
+    dead = (yield from call(groups.reap(observed_s, lost))) if lost else []
+    tell_dead(dead)
+    return bool(dead)
+
+
+def tell_dead(dead: Sequence[UUID]) -> None:
+    for coordinator in dead:
+        log.warning(events.MEMBER_DIED, extra={"member": str(coordinator)})
+
+
+def process_count(states: Sequence[GroupState]) -> int:
+    """How many processes the members of these groups are."""
+    return len({member for state in states for member in state.members})
 
 
 def move(engine: Engine, found: "Moves", claims: Sequence[Claim], now_s: float) -> list[Partition]:

@@ -18,7 +18,16 @@ from uuid import UUID, uuid4
 import psycopg
 
 from coordinator.consumer.counting import CLOCK_LOOK_S, Counting
-from coordinator.consumer.membership import enter, entering, group_ids, looking, move, moves
+from coordinator.consumer.membership import (
+    enter,
+    entering,
+    group_ids,
+    looking,
+    move,
+    moves,
+    process_count,
+    watching,
+)
 from coordinator.consumer.options import Options, handlers_pool_size, limits_of, rejection
 from coordinator.consumer.pacing import (
     CHORES_LIMIT,
@@ -39,6 +48,7 @@ from coordinator.consumer.transaction import transaction
 from coordinator.core.loop import Engine, Exchange, Resolve, Subscription, Wait
 from coordinator.core.partition import Partition
 from coordinator.core.retry import Failure
+from coordinator.core.sessions import Sessions
 from coordinator.db import exchange as wire
 from coordinator.db.connect import Pool, connect, let_prepare, listen_statement
 from coordinator.db.drive import drive, follow
@@ -87,6 +97,7 @@ class Runtime:
         self._claiming = False
         # Threads that wait in `take`; changed under the lock.
         self._takers = 0
+        self._process_count = 1
         self._channels: set[str] = set()
         self._stopping = threading.Event()
         self._nudges: tuple[socket.socket, socket.socket] | None = None
@@ -414,7 +425,9 @@ class Runtime:
     def _control_session(self, connection: psycopg.Connection[Any]) -> None:
         """Heartbeats, membership and wake-ups over one unbroken connection."""
         observed_since_s = time.monotonic()
-        heartbeat_at_s = membership_at_s = maintenance_at_s = clock_at_s = 0.0
+        heartbeat_at_s = membership_at_s = maintenance_at_s = clock_at_s = sessions_at_s = 0.0
+        sessions: Sessions[UUID] = Sessions()
+        announced: UUID | None = None
         self._listen(connection)
         self.counting.away_since_s.pop("control", None)
         assert self._nudges is not None
@@ -427,9 +440,16 @@ class Runtime:
                     if not self._joined:
                         self._join(connection)
                         heartbeat_at_s = membership_at_s = 0.0
+                    if announced != self.id:
+                        self._run(connection, groups.hold_session(self.id, connection.info.backend_pid))
+                        announced = self.id
                     if now_s >= heartbeat_at_s:
                         self._heartbeat(connection)
                         heartbeat_at_s = now_s + jittered_s(self.settings.heartbeat_s)
+                    if now_s >= sessions_at_s:
+                        if self._follow(connection, watching(sessions, now_s - observed_since_s, now_s)):
+                            membership_at_s = 0.0
+                        sessions_at_s = sessions.next_look_s(self._process_count, now_s, random.random())  # noqa: S311
                     if now_s >= membership_at_s:
                         self._reconcile(connection, now_s - observed_since_s)
                         membership_at_s = now_s + jittered_s(self.settings.membership_poll_s)
@@ -443,7 +463,9 @@ class Runtime:
                     self._start_over()
                     continue
                 if self._notified(
-                    connection, selector, min(heartbeat_at_s, membership_at_s, maintenance_at_s, self._cpu.next_s)
+                    connection,
+                    selector,
+                    min(heartbeat_at_s, membership_at_s, maintenance_at_s, sessions_at_s, self._cpu.next_s),
                 ):
                     membership_at_s = 0.0
         self._leave(connection)
@@ -516,6 +538,7 @@ class Runtime:
     def _reconcile(self, connection: psycopg.Connection[Any], observed_s: float) -> None:
         """Compare what is held with what the plans say; plan where nobody has."""
         states = self._follow(connection, looking(self.id, group_ids(self.engine), observed_s))
+        self._process_count = process_count(states)
         with self.lock:
             held = set(self.engine.partitions)
             self._claiming = not self.engine.draining

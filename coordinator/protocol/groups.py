@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -11,7 +12,7 @@ from coordinator.protocol.statement import Row, Statement
 from coordinator.protocol.text import array
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
 
@@ -30,9 +31,37 @@ def heartbeat(coordinator: UUID, *, draining: bool = False) -> Statement[None]:
     return Statement("heartbeat", "select coordinator.heartbeat(%s, %s)", (coordinator, draining), lambda _rows: None)
 
 
-def reap(observed_s: float) -> Statement[list[UUID]]:
-    """Declare dead whose lease ran out, as far as the caller's connection has been up long enough to judge."""
-    return Statement("reap", "select coordinator.reap(%s)", (observed_s,), lambda rows: list(rows[0][0]))
+def hold_session(coordinator: UUID, client_pid: int) -> Statement[bool]:
+    """Announce that this session lives as long as the process; False behind a pooler."""
+    return Statement(
+        "hold_session",
+        "select coordinator.hold_session(%s, %s)",
+        (coordinator, client_pid),
+        lambda rows: bool(rows[0][0]),
+    )
+
+
+def lost_sessions() -> Statement[list[tuple[UUID, int]]]:
+    """Living coordinators without the session that they announced, and its pid."""
+    return Statement(
+        "lost_sessions",
+        "select l.coordinator, l.session_pid from coordinator.lost_sessions() l",
+        (),
+        lambda rows: [(row[0], row[1]) for row in rows],
+    )
+
+
+def reap(observed_s: float, lost: Mapping[UUID, int] | None = None) -> Statement[list[UUID]]:
+    """Declare dead whose lease ran out, or whose session was lost for long enough.
+
+    Args:
+        observed_s: How long the caller's connection has been up; nobody is judged before that is a lease.
+        lost: Coordinators with the pids of their lost sessions.
+    """
+    text = json.dumps({str(coordinator): pid for coordinator, pid in (lost or {}).items()})
+    return Statement(
+        "reap", "select coordinator.reap(%s, %s::jsonb)", (observed_s, text), lambda rows: list(rows[0][0])
+    )
 
 
 def join_group(

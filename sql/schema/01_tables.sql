@@ -87,7 +87,9 @@ create table coordinator.coordinators (
     lease_s double precision not null check (lease_s > 0),
     lease_until timestamptz not null,
     started_at timestamptz not null,
-    died_at timestamptz
+    died_at timestamptz,
+    -- The backend that holds the process's session lock; null: none was announced, and the lease alone decides.
+    session_pid int
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
 create table coordinator.members (

@@ -1,14 +1,15 @@
-create or replace function coordinator.charge_crash(p_coordinator uuid) returns boolean
+create or replace function coordinator.charge_crash(p_coordinator uuid, p_ago interval default '0') returns boolean
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 -- Charges what a dead coordinator may have been running: the open messages of its windows, and the parked ones it handed out.
 -- It is an upper bound: which of a window had really started is not durable. If all of that is exactly one message, it was
 -- alone, and only then may this crash be its last (R5).
+-- p_ago: how long ago it died at the latest; the delays that a charge brings count from then.
 -- Returns: false, and nothing is written, when not all its claims could be locked.
 -- Race: computed once, with the claims locked, in the transaction that declares the coordinator dead; takeovers only read it.
 declare
-    v_now timestamptz := coordinator.now_();
+    v_at timestamptz := coordinator.now_() - p_ago;
     v_claim record;
     v_open int8multirange;
     v_started bigint := 0;
@@ -40,7 +41,7 @@ begin
     loop
         update coordinator.retries r
         set crashes = r.crashes + 1, dispatched_epoch = null, crashed_by = p_coordinator, alone = false,
-            next_at = v_now + make_interval(secs => least(power(2, least(r.crashes, 10)), 300))
+            next_at = v_at + make_interval(secs => least(power(2, least(r.crashes, 10)), 300))
         where r.group_id = v_claim.group_id and r.topic_id = v_claim.topic_id and r.partition = v_claim.partition
           and r.dispatched_epoch = v_claim.epoch
           and not exists (select from coordinator.acks a
@@ -59,10 +60,10 @@ begin
         continue when v_open is null;
         v_started := v_started + coordinator.multirange_size(v_open);
         insert into coordinator.crashes (group_id, topic_id, partition, epoch, coordinator, offsets, alone, at)
-        values (v_claim.group_id, v_claim.topic_id, v_claim.partition, v_claim.epoch, p_coordinator, v_open, false, v_now);
+        values (v_claim.group_id, v_claim.topic_id, v_claim.partition, v_claim.epoch, p_coordinator, v_open, false, v_at);
     end loop;
     if v_started = 1 then
-        update coordinator.crashes x set alone = true where x.coordinator = p_coordinator and x.at = v_now;
+        update coordinator.crashes x set alone = true where x.coordinator = p_coordinator and x.at = v_at;
         update coordinator.retries r set alone = true where r.crashed_by = p_coordinator and r.dispatched_epoch is null;
     end if;
     return true;

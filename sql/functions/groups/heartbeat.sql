@@ -7,7 +7,9 @@ as $$
 begin
     update coordinator.coordinators c
     set lease_until = coordinator.now_() + make_interval(secs => c.lease_s),
-        state = case when p_draining then 'draining' else c.state end
+        state = case when p_draining then 'draining' else c.state end,
+        -- Sent through another backend than the announced one: a pooler, or the session is a new one and not announced yet.
+        session_pid = case when c.session_pid = pg_backend_pid() then c.session_pid end
     where c.coordinator = p_coordinator and c.state <> 'dead';
     if not found then
         raise exception using errcode = 'KG002', message = format('coordinator %s was declared dead', p_coordinator),

@@ -1,0 +1,19 @@
+create or replace function coordinator.heartbeat(p_coordinator uuid, p_draining boolean default false) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- Renews the lease. Raises: KG002 when the coordinator was declared dead, or left.
+-- Locks: the coordinator's own row and nothing else, so heartbeats can't deadlock with acks.
+begin
+    update coordinator.coordinators c
+    set lease_until = coordinator.now_() + make_interval(secs => c.lease_s),
+        state = case when p_draining then 'draining' else c.state end,
+        -- Sent through another backend than the announced one: a pooler, or the session is a new one and not announced yet.
+        session_pid = case when c.session_pid = pg_backend_pid() then c.session_pid end
+    where c.coordinator = p_coordinator and c.state <> 'dead';
+    if not found then
+        raise exception using errcode = 'KG002', message = format('coordinator %s was declared dead', p_coordinator),
+            hint = 'Its lease ran out. It must drop what it holds and register again under a new id.';
+    end if;
+end
+$$;

@@ -1,0 +1,44 @@
+create or replace function coordinator.reap(p_observed_s double precision, p_lost jsonb default '{}') returns uuid[]
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- Declares dead whose lease ran out, or whose session is gone, charges what they may have been running, and takes them out of
+-- their groups.
+-- p_observed_s: how long the caller's own connection has been unbroken. Nobody is judged, by lease or session, before that is
+-- a lease's time: after a restart or an outage everybody can renew first, and nothing is charged (R6).
+-- p_lost: {coordinator: pid} of sessions that the caller has seen without their lock for two seconds (lost_sessions). One that has
+-- been announced anew meanwhile, under another pid, is left alone.
+-- Returns: the ids declared dead.
+-- Locks: coordinator rows FOR UPDATE, then their claims FOR UPDATE in key order, both SKIP LOCKED; one whose claims are not all
+-- to be had (a transactional ack is under way) is left for the next time; then group rows in order of their ids.
+-- Race: a claim holds its coordinator's row FOR KEY SHARE, so a coordinator can't be declared dead while it claims.
+declare
+    v_candidate uuid;
+    v_dead uuid[] := '{}';
+    v_lost uuid[] := array(select l.coordinator from coordinator.lost_sessions() l
+                           where p_lost <> '{}' and l.session_pid::text = p_lost ->> l.coordinator::text);
+begin
+    for v_candidate in
+        select c.coordinator from coordinator.coordinators c
+        where c.state <> 'dead' and c.lease_s <= p_observed_s
+          and (c.lease_until < coordinator.now_()
+               or (c.coordinator = any (v_lost) and c.session_pid::text = p_lost ->> c.coordinator::text))
+        order by c.coordinator
+        for update skip locked
+    loop
+        if coordinator.charge_crash(v_candidate, case when v_candidate = any (v_lost) then interval '2 seconds' else '0' end) then
+            v_dead := v_dead || v_candidate;
+        end if;
+    end loop;
+    if v_dead = '{}' then
+        return v_dead;
+    end if;
+    update coordinator.coordinators c set state = 'dead', died_at = coordinator.now_() where c.coordinator = any (v_dead);
+    perform coordinator.drop_members(v_dead);
+    -- The dead are kept for a day, for those who ask what happened.
+    delete from coordinator.coordinators c
+    where c.state = 'dead' and c.died_at < coordinator.now_() - interval '1 day'
+      and not exists (select from coordinator.claims k where k.owner = c.coordinator);
+    return v_dead;
+end
+$$;
