@@ -170,6 +170,11 @@ drop function coordinator.examine_upkeep();
 drop function coordinator.examine_publishers();
 """
 
+HISTORY_DOWN = """
+drop function coordinator.give_up(uuid);
+drop function coordinator.history();
+"""
+
 
 def upgrade() -> None:
     for text in (MEMBERSHIP_UP, GROUPS_UP, RETENTION_UP, RIGHTS_UP, VIEWS_UP):
@@ -178,6 +183,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    for text in (VIEWS_DOWN, RIGHTS_DOWN, RETENTION_DOWN, GROUPS_DOWN, MEMBERSHIP_DOWN):
+    for text in (HISTORY_DOWN, VIEWS_DOWN, RIGHTS_DOWN, RETENTION_DOWN, GROUPS_DOWN, MEMBERSHIP_DOWN):
         run_sql.run_text(text)
     run_sql.run_older_copies(revision)

@@ -111,6 +111,9 @@ class AsyncRuntime:
         self._settler: Settler | None = None
         self._joined = False
         self._alive_after_all: UUID | None = None
+        # Which history of the database all memory is of (R4), and who this was in the one before.
+        self.history: str | None = None
+        self._left_behind: UUID | None = None
         self._claiming = False
         self._process_count = 1
         self._channels: set[str] = set()
@@ -373,6 +376,7 @@ class AsyncRuntime:
 
     async def _work_loop(self) -> None:
         connection: psycopg.AsyncConnection[Any] | None = None
+        history: str | None = None
         failures = 0
         try:
             while not self._stopping.is_set:
@@ -387,6 +391,11 @@ class AsyncRuntime:
                 try:
                     if connection is None:
                         connection = await self._connect("work")
+                        history = await self._note_history(connection)
+                        # What the command was made from may be another history's by now.
+                        continue
+                    if history != self.history:
+                        raise _superseded()
                     await self._carry_out(connection, command)
                     self.counting.away_since_s.pop("work", None)
                     if failures:
@@ -479,11 +488,14 @@ class AsyncRuntime:
         heartbeat_at_s = membership_at_s = maintenance_at_s = clock_at_s = sessions_at_s = 0.0
         sessions: Sessions[UUID] = Sessions()
         announced: UUID | None = None
+        history = await self._note_history(connection)
         await self._listen(connection)
         self.counting.away_since_s.pop("control", None)
         while not self._stopping.is_set:
             now_s = time.monotonic()
             try:
+                if history != self.history:
+                    raise _superseded()
                 if not self._joined:
                     await self._join(connection)
                     heartbeat_at_s = membership_at_s = 0.0
@@ -498,7 +510,7 @@ class AsyncRuntime:
                         membership_at_s = 0.0
                     sessions_at_s = sessions.next_look_s(self._process_count, now_s, random.random())  # noqa: S311
                 if now_s >= membership_at_s:
-                    await self._reconcile(connection, now_s - observed_since_s)
+                    await self._reconcile(connection, now_s - observed_since_s, history)
                     membership_at_s = now_s + jittered_s(self.settings.membership_poll_s)
                 if now_s >= maintenance_at_s:
                     maintenance_at_s = now_s + await self._maintain(connection)
@@ -588,7 +600,9 @@ class AsyncRuntime:
         self.engine.on_lease(sent_s + self.settings.lease_s - self.settings.self_fence_margin_s)
         self._notify_all()
 
-    async def _reconcile(self, connection: psycopg.AsyncConnection[Any], observed_s: float) -> None:
+    async def _reconcile(
+        self, connection: psycopg.AsyncConnection[Any], observed_s: float, history: str | None
+    ) -> None:
         """Compare what is held with what the plans say; plan where nobody has."""
         states = await self._follow(connection, looking(self.id, group_ids(self.engine), observed_s))
         self._process_count = process_count(states)
@@ -599,6 +613,9 @@ class AsyncRuntime:
             if found.wanted and self._claiming:
                 claims = await self._run(connection, groups.claim(self.id, found.wanted))
         finally:
+            if history != self.history:
+                # Taken from a server that others have left meanwhile.
+                claims = []
             self.counting.moved(claims, found)
             lost = move(self.engine, found, claims, time.monotonic())
             self.assigned = found.complete(claims)
@@ -613,12 +630,30 @@ class AsyncRuntime:
             # It was declared dead and charged with a crash, and is alive.
             await self._run(connection, groups.withdraw_charge(self._alive_after_all))
             self._alive_after_all = None
+        if self._left_behind is not None:
+            await self._run(connection, groups.give_up(self._left_behind))
+            self._left_behind = None
         assert self._settler is not None
         sent_s = time.monotonic()
         joined = await self._follow(connection, entering(self.id, self.client_id, self.settings.lease_s, self._options))
         self._channels |= enter(self.engine, joined, self._settler)
         self._joined = True
         self._on_lease(sent_s)
+
+    async def _note_history(self, connection: psycopg.AsyncConnection[Any]) -> str | None:
+        """Look which history of the database a new connection sees; where it is another one, all memory is void (R4)."""
+        told = await self._run(connection, admin.history())
+        if told is None:
+            return self.history
+        before, self.history = self.history, told
+        if before is not None and before != told:
+            lost = self.engine.drop(list(self.engine.partitions))
+            self._left_behind, self.id = self._left_behind or self.id, uuid4()
+            self._joined = False
+            self._notify_all()
+            self._nudge()
+            log.warning(events.HISTORY_CHANGED, extra={"before": before, "now": told, "partitions": len(lost)})
+        return told
 
     def _start_over(self) -> None:
         """This coordinator was declared dead: drop everything and come back as a new one."""
@@ -691,3 +726,7 @@ class AsyncRuntime:
             self.failure = error
         finally:
             self._notify_all()
+
+
+def _superseded() -> UnavailableError:
+    return UnavailableError("the other connection has found another history of the database: this one is left")

@@ -9,11 +9,12 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
 
 import psycopg
 from psycopg import pq
 
-from coordinator.consumer.requests import ack_statements, idle_limit
+from coordinator.consumer.requests import ack_statements, check_history, idle_limit, is_committed
 from coordinator.db.connect import acallers
 from coordinator.db.drive import aexecute
 from coordinator.db.translate import translate
@@ -43,6 +44,7 @@ async def transaction(
     """
     runs = [message.delivery for message in messages if message.delivery is not None]
     runtime.engine.begin_runs(runs)
+    me, history = runtime.id, runtime.history
     try:
         async with contextlib.AsyncExitStack() as stack:
             own = (
@@ -58,7 +60,7 @@ async def transaction(
             await _begin(own, block)
             try:
                 limit = idle_limit(messages, runtime.settings.visibility_timeout_s, time.monotonic())
-                await aexecute(limit, own, runtime.schema)
+                check_history(await aexecute(limit, own, runtime.schema), history)
                 yield own
             except BaseException as error:
                 if await _whole(own, _roll_back(block, error)):
@@ -67,7 +69,7 @@ async def transaction(
                 if ours is None:
                     raise
                 raise ours from error
-            await _whole(own, _commit(runtime, own, block, messages))
+            await _whole(own, _commit(runtime, own, block, messages, me, history))
     finally:
         for delivery in runs:
             runtime.engine.end_run(delivery)
@@ -109,11 +111,13 @@ async def _commit(
     own: psycopg.AsyncConnection[Any],
     block: psycopg.AsyncTransaction,
     messages: Sequence[Message],
+    me: UUID,
+    history: str | None,
 ) -> None:
     """Ack, commit and tell the engine, or find out what became of it."""
     xids: list[str] = []
     try:
-        xids.extend([await aexecute(ack, own, runtime.schema) for ack in ack_statements(runtime.id, messages)])
+        xids.extend([await aexecute(ack, own, runtime.schema) for ack in ack_statements(me, messages)])
     except BaseException as error:
         await _roll_back(block, error)
         raise
@@ -122,7 +126,7 @@ async def _commit(
     except psycopg.Error as error:
         if not own.closed:
             raise
-        if not await _committed(runtime, xids[0]):
+        if not await _committed(runtime, xids[0], history):
             raise UnavailableError("the connection was lost in the commit, which was rolled back") from error
     now_s = time.monotonic()
     for message in messages:
@@ -131,7 +135,7 @@ async def _commit(
     runtime.ready.ring()
 
 
-async def _committed(runtime: "AsyncRuntime", xid: str) -> bool:
+async def _committed(runtime: "AsyncRuntime", xid: str, history: str | None) -> bool:
     """Ask until the transaction is no longer in progress.
 
     Raises:
@@ -140,12 +144,12 @@ async def _committed(runtime: "AsyncRuntime", xid: str) -> bool:
     while True:
         try:
             async with runtime.handlers_pool().connection() as asking:
-                outcome = await aexecute(deliveries.transaction_outcome(xid), asking, runtime.schema)
+                outcome = await aexecute(deliveries.transaction_outcome(xid, history), asking, runtime.schema)
         except UnavailableError:
             runtime.check()
             if runtime.stopping:
                 raise
             outcome = "in progress"
         if outcome != "in progress":
-            return outcome == "committed"
+            return is_committed(outcome)
         await asyncio.sleep(_ASK_AGAIN_S)

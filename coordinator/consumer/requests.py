@@ -6,6 +6,7 @@ from uuid import UUID
 from coordinator.core.loop import Changes, Engine, Exchange, Resolve
 from coordinator.core.partition import Partition
 from coordinator.core.ranges import compress
+from coordinator.errors import StaleEpochError, UnavailableError
 from coordinator.model import Message, PartitionKey, Resolved
 from coordinator.protocol import deliveries
 from coordinator.protocol.deliveries import ClaimArrays, ExchangeAnswer, ExchangeCall
@@ -62,22 +63,56 @@ def resolve_statement(coordinator: UUID, resolve: Resolve) -> Statement[list[Res
 
 
 def ack_statements(coordinator: UUID, messages: Sequence[Message]) -> Iterator[Statement[str]]:
-    """Yield one ack per claim, in the order of claims: two batches can't wait for each other crosswise."""
+    """Yield one ack per claim, in the order of claims: two batches can't wait for each other crosswise.
+
+    Raises:
+        StaleEpochError: A claim is known to be lost. Not left to the database alone: in another history of it, this
+            coordinator may own the claim again, under the same epoch.
+    """
     by_claim: dict[PartitionKey, list[Message]] = {}
     for message in messages:
         assert message.delivery is not None
         by_claim.setdefault(message.delivery.owner.key, []).append(message)
     for key, mine in sorted(by_claim.items()):
+        delivery = mine[0].delivery
+        if delivery is not None and delivery.owner.lost:
+            raise StaleEpochError(f"epoch {mine[0].epoch} of {key} is over", held=mine[0].epoch)
         offsets = [message.offset for message in mine]
         replays = [m.delivery.facts.replays if m.delivery and m.delivery.facts else 0 for m in mine]
         yield deliveries.ack(coordinator, key, mine[0].epoch, offsets, replays)
 
 
-def idle_limit(messages: Sequence[Message], visibility_timeout_s: float, now_s: float) -> Statement[None]:
+def idle_limit(messages: Sequence[Message], visibility_timeout_s: float, now_s: float) -> Statement[str | None]:
     """Return what limits a handler's transaction: it may be idle for as long as its deadline allows, and no longer."""
     delivery = messages[0].delivery
     assert delivery is not None
     return deliveries.limit_idle(max(visibility_timeout_s, delivery.extend_until_s - now_s))
+
+
+def check_history(told: str | None, wanted: str | None) -> None:
+    """Refuse a handler's transaction in another history of the database than the one its messages were read in (R4).
+
+    Raises:
+        UnavailableError: It is another one.
+    """
+    if told is not None and wanted is not None and told != wanted:
+        raise UnavailableError(
+            "the database goes on with another history, which may lack this message: it is left to its owner"
+        )
+
+
+def is_committed(outcome: str | None) -> bool:
+    """Say what became of a COMMIT whose answer was lost, once it is no longer in progress.
+
+    Raises:
+        UnavailableError: The database goes on with another history. What it has of the transaction is right: an ack that
+            is there keeps the message from coming again, and nobody needs to know.
+    """
+    if outcome == deliveries.OTHER_HISTORY:
+        raise UnavailableError(
+            "the connection was lost in the commit, and the database goes on with another history: what it has is not known here"
+        )
+    return outcome == "committed"
 
 
 def release_statement(coordinator: UUID, partitions: Sequence[Partition]) -> Statement[int]:

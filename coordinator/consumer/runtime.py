@@ -94,6 +94,9 @@ class Runtime:
         self._settler: Settler | None = None
         self._joined = False
         self._alive_after_all: UUID | None = None
+        # Which history of the database all memory is of (R4), and who this was in the one before.
+        self.history: str | None = None
+        self._left_behind: UUID | None = None
         self._claiming = False
         # Threads that wait in `take`; changed under the lock.
         self._takers = 0
@@ -340,6 +343,7 @@ class Runtime:
 
     def _work_loop(self) -> None:
         connection: psycopg.Connection[Any] | None = None
+        history: str | None = None
         failures = 0
         while not self._stopping.is_set():
             self._wake.clear()
@@ -354,6 +358,11 @@ class Runtime:
             try:
                 if connection is None:
                     connection = self._connect("work")
+                    history = self._note_history(connection)
+                    # What the command was made from may be another history's by now.
+                    continue
+                if history != self.history:
+                    raise _superseded()
                 self._carry_out(connection, command)
                 self.counting.away_since_s.pop("work", None)
                 if failures:
@@ -428,6 +437,7 @@ class Runtime:
         heartbeat_at_s = membership_at_s = maintenance_at_s = clock_at_s = sessions_at_s = 0.0
         sessions: Sessions[UUID] = Sessions()
         announced: UUID | None = None
+        history = self._note_history(connection)
         self._listen(connection)
         self.counting.away_since_s.pop("control", None)
         assert self._nudges is not None
@@ -437,6 +447,8 @@ class Runtime:
             while not self._stopping.is_set():
                 now_s = time.monotonic()
                 try:
+                    if history != self.history:
+                        raise _superseded()
                     if not self._joined:
                         self._join(connection)
                         heartbeat_at_s = membership_at_s = 0.0
@@ -451,7 +463,7 @@ class Runtime:
                             membership_at_s = 0.0
                         sessions_at_s = sessions.next_look_s(self._process_count, now_s, random.random())  # noqa: S311
                     if now_s >= membership_at_s:
-                        self._reconcile(connection, now_s - observed_since_s)
+                        self._reconcile(connection, now_s - observed_since_s, history)
                         membership_at_s = now_s + jittered_s(self.settings.membership_poll_s)
                     if now_s >= maintenance_at_s:
                         maintenance_at_s = now_s + self._maintain(connection)
@@ -535,7 +547,7 @@ class Runtime:
             self.engine.on_lease(sent_s + self.settings.lease_s - self.settings.self_fence_margin_s)
             self.changed.notify_all()
 
-    def _reconcile(self, connection: psycopg.Connection[Any], observed_s: float) -> None:
+    def _reconcile(self, connection: psycopg.Connection[Any], observed_s: float, history: str | None) -> None:
         """Compare what is held with what the plans say; plan where nobody has."""
         states = self._follow(connection, looking(self.id, group_ids(self.engine), observed_s))
         self._process_count = process_count(states)
@@ -549,6 +561,9 @@ class Runtime:
                 claims = self._run(connection, groups.claim(self.id, found.wanted))
         finally:
             with self.changed:
+                if history != self.history:
+                    # Taken from a server that others have left meanwhile.
+                    claims = []
                 self.counting.moved(claims, found)
                 lost = move(self.engine, found, claims, time.monotonic())
                 self.assigned = found.complete(claims)
@@ -563,6 +578,9 @@ class Runtime:
             # It was declared dead and charged with a crash, and is alive.
             self._run(connection, groups.withdraw_charge(self._alive_after_all))
             self._alive_after_all = None
+        if self._left_behind is not None:
+            self._run(connection, groups.give_up(self._left_behind))
+            self._left_behind = None
         assert self._settler is not None
         sent_s = time.monotonic()
         joined = self._follow(connection, entering(self.id, self.client_id, self.settings.lease_s, self._options))
@@ -570,6 +588,23 @@ class Runtime:
             self._channels |= enter(self.engine, joined, self._settler)
         self._joined = True
         self._on_lease(sent_s)
+
+    def _note_history(self, connection: psycopg.Connection[Any]) -> str | None:
+        """Look which history of the database a new connection sees; where it is another one, all memory is void (R4)."""
+        told = self._run(connection, admin.history())
+        with self.changed:
+            if told is None:
+                return self.history
+            before, self.history = self.history, told
+            if before is None or before == told:
+                return told
+            lost = self.engine.drop(list(self.engine.partitions))
+            self._left_behind, self.id = self._left_behind or self.id, uuid4()
+            self._joined = False
+            self.changed.notify_all()
+        self._nudge()
+        log.warning(events.HISTORY_CHANGED, extra={"before": before, "now": told, "partitions": len(lost)})
+        return told
 
     def _start_over(self) -> None:
         """This coordinator was declared dead: drop everything and come back as a new one."""
@@ -638,3 +673,7 @@ class Runtime:
             with self.changed:
                 self.failure = error
                 self.changed.notify_all()
+
+
+def _superseded() -> UnavailableError:
+    return UnavailableError("the other connection has found another history of the database: this one is left")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import pq
 
-from coordinator.consumer.requests import ack_statements, idle_limit
+from coordinator.consumer.requests import ack_statements, check_history, idle_limit, is_committed
 from coordinator.db.connect import callers
 from coordinator.db.drive import execute
 from coordinator.db.translate import translate
@@ -40,6 +40,7 @@ def transaction(
     runs = [message.delivery for message in messages if message.delivery is not None]
     with runtime.lock:
         runtime.engine.begin_runs(runs)
+        me, history = runtime.id, runtime.history
     try:
         with contextlib.ExitStack() as stack:
             own = stack.enter_context(runtime.handlers_pool().lent()) if connection is None else callers(connection)
@@ -50,16 +51,16 @@ def transaction(
             xids: list[str] = []
             try:
                 with own.transaction():
-                    _limit(own, runtime, messages)
+                    check_history(_limit(own, runtime, messages), history)
                     yield own
-                    xids.extend(execute(ack, own, runtime.schema) for ack in ack_statements(runtime.id, messages))
+                    xids.extend(execute(ack, own, runtime.schema) for ack in ack_statements(me, messages))
             except psycopg.Error as error:
                 if not (xids and own.closed):
                     ours = translate(error, own) if own.closed else None
                     if ours is None:
                         raise
                     raise ours from error
-                if not _committed(runtime, xids[0]):
+                if not _committed(runtime, xids[0], history):
                     raise UnavailableError("the connection was lost in the commit, which was rolled back") from error
         with runtime.changed:
             now_s = time.monotonic()
@@ -73,20 +74,22 @@ def transaction(
                 runtime.engine.end_run(delivery)
 
 
-def _limit(connection: psycopg.Connection[Any], runtime: "Runtime", messages: Sequence[Message]) -> None:
-    """A handler may be idle in its transaction for as long as its deadline allows, and no longer."""
-    execute(idle_limit(messages, runtime.settings.visibility_timeout_s, time.monotonic()), connection, runtime.schema)
+def _limit(connection: psycopg.Connection[Any], runtime: "Runtime", messages: Sequence[Message]) -> str | None:
+    """A handler may be idle in its transaction for as long as its deadline allows, and no longer; tells its history."""
+    return execute(
+        idle_limit(messages, runtime.settings.visibility_timeout_s, time.monotonic()), connection, runtime.schema
+    )
 
 
-def _committed(runtime: "Runtime", xid: str) -> bool:
+def _committed(runtime: "Runtime", xid: str, history: str | None) -> bool:
     """Ask until the transaction is no longer in progress."""
     while True:
         try:
             with runtime.handlers_pool().connection() as asking:
-                outcome = execute(deliveries.transaction_outcome(xid), asking, runtime.schema)
+                outcome = execute(deliveries.transaction_outcome(xid, history), asking, runtime.schema)
         except UnavailableError:
             runtime.check()
             outcome = "in progress"
         if outcome != "in progress":
-            return outcome == "committed"
+            return is_committed(outcome)
         time.sleep(_ASK_AGAIN_S)

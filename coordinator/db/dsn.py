@@ -3,7 +3,7 @@
 import re
 
 from psycopg import ProgrammingError
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from coordinator.errors import ConfigError
 
@@ -14,15 +14,21 @@ _URL_SCHEME = re.compile(r"^postgres(?:ql)?(?:\+\w+)?://")
 def conninfo(dsn: str) -> str:
     """Return what libpq takes for a conninfo string, a postgresql:// URL or a SQLAlchemy URL; "" means its defaults.
 
+    Of several hosts the one that takes writes is meant, unless the DSN says otherwise: libpq's own default is whichever
+    answers first, and that may be a standby.
+
     Raises:
         ConfigError: If libpq would not understand it. The message has no part of the DSN, which may hold a password.
     """
     address = _URL_SCHEME.sub("postgresql://", dsn.strip())
     try:
-        conninfo_to_dict(address)
+        known = conninfo_to_dict(address)
     except ProgrammingError:
         # From None: libpq's message quotes the address.
         raise ConfigError(
             'this DSN is neither a URL "postgresql://user@host/database" nor a conninfo "host=... dbname=..."'
         ) from None
+    hosts = str(known.get("host") or known.get("hostaddr") or "")
+    if "," in hosts and "target_session_attrs" not in known:
+        return make_conninfo(address, target_session_attrs="read-write")
     return address

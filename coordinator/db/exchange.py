@@ -138,7 +138,7 @@ def _send(connection: psycopg.Connection[Any], schema: str, steps: Sequence[Step
                 cursors[step.name] = cursor
         return {name: cursor.fetchall() for name, cursor in cursors.items() if name}
     except psycopg.Error as error:
-        ours = translate(error, connection)
+        ours = _standby(error) or translate(error, connection)
         if not isinstance(ours, UnavailableError):
             # Ended for our own errors, too: a coordinator that is told MemberDeadError registers anew on the same connection.
             try:
@@ -162,7 +162,7 @@ async def _asend(connection: psycopg.AsyncConnection[Any], schema: str, steps: S
                 cursors[step.name] = cursor
         return {name: await cursor.fetchall() for name, cursor in cursors.items() if name}
     except psycopg.Error as error:
-        ours = translate(error, connection)
+        ours = _standby(error) or translate(error, connection)
         if not isinstance(ours, UnavailableError):
             # As in _send.
             try:
@@ -172,3 +172,14 @@ async def _asend(connection: psycopg.AsyncConnection[Any], schema: str, steps: S
         if ours is None:
             raise
         raise ours from error
+
+
+def _standby(error: psycopg.Error) -> UnavailableError | None:
+    """Tell a server that takes no writes: one name may lead to what was the primary and is a standby by now.
+
+    Its sessions live on, so that only a new connection finds the one that takes writes. BEGIN READ WRITE is refused there as
+    a feature, and nothing else of ours can be.
+    """
+    if error.sqlstate in ("0A000", "25006"):
+        return UnavailableError(f"the server takes no writes: {error.diag.message_primary}")
+    return None

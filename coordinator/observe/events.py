@@ -2,6 +2,8 @@
 
 CONNECTION_LOST = "connection.lost"
 CONNECTION_RESTORED = "connection.restored"
+# The database goes on with another history: a standby was promoted, or a backup restored. It may lack the last commits.
+HISTORY_CHANGED = "history.changed"
 # What the DSN leads to is no server but a pooler, which may lend each transaction another session.
 POOLER_FOUND = "pooler.found"
 MEMBER_JOINED = "member.joined"

@@ -18,6 +18,11 @@ def clock() -> Statement[float]:
     )
 
 
+def history() -> Statement[str | None]:
+    """Which history of the database a connection sees; another one may lack commits (R4). None: it can't be told."""
+    return Statement("history", "select coordinator.history()", (), lambda rows: rows[0][0])
+
+
 def group_offsets(group: str) -> Statement[list[GroupOffset]]:
     """Where a group stands, by topic and partition; empty for an unknown group."""
     return Statement(

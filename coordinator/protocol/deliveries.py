@@ -179,18 +179,24 @@ def ack(
     )
 
 
-def limit_idle(limit_s: float) -> Statement[None]:
-    """End this transaction when it is idle for so long."""
+def limit_idle(limit_s: float) -> Statement[str | None]:
+    """End this transaction when it is idle for so long; returns which history of the database it is in, as `history`."""
     return Statement(
         "limit_idle",
-        "select set_config('idle_in_transaction_session_timeout', %s, true)",
+        "select set_config('idle_in_transaction_session_timeout', %s, true), coordinator.history()",
         (str(int(limit_s * 1000)),),
-        lambda _rows: None,
+        lambda rows: rows[0][1],
     )
 
 
-def transaction_outcome(xid: str) -> Statement[str | None]:
-    """committed, aborted, in progress, or None for too long ago."""
+OTHER_HISTORY = "other history"
+
+
+def transaction_outcome(xid: str, history: str | None) -> Statement[str | None]:
+    """committed, aborted, in progress, or None for too long ago; "other history": there its number may be another's."""
     return Statement(
-        "transaction_outcome", "select coordinator.transaction_outcome(%s)", (xid,), lambda rows: rows[0][0]
+        "transaction_outcome",
+        "select case when coordinator.history() <> %s::text then %s::text else coordinator.transaction_outcome(%s) end",
+        (history, OTHER_HISTORY, xid),
+        lambda rows: rows[0][0],
     )

@@ -87,6 +87,11 @@ def leave(coordinator: UUID) -> Statement[None]:
     return Statement("leave", "select coordinator.leave(%s)", (coordinator,), lambda _rows: None)
 
 
+def give_up(coordinator: UUID) -> Statement[None]:
+    """Release whatever it owns, and leave: its process has lost all memory of it."""
+    return Statement("give_up", "select coordinator.give_up(%s)", (coordinator,), lambda _rows: None)
+
+
 def group_state(group_ids: Sequence[int]) -> Statement[list[GroupState]]:
     """What plans are made from."""
     return Statement(

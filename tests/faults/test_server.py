@@ -1,15 +1,13 @@
 """The server itself goes away and comes back, under load."""
 
-import threading
 import time
 
 import pytest
-from support.shell import Reading, committed, query, short, threads, wait_until
+from support.shell import Publishing, Reading, committed, query, short, threads, wait_until
 
 from coordinator import Coordinator
 from coordinator.db.schema import install
 from coordinator.embedded import EmbeddedServer
-from coordinator.errors import CoordinatorError
 
 
 @pytest.fixture(scope="module")
@@ -24,36 +22,6 @@ def own_server():
 def app(own_server):
     with Coordinator(own_server.dsn, client_id="test", settings=short()) as made:
         yield made
-
-
-class Publishing:
-    """Publishes numbers until stopped; what is not sure to be committed is remembered apart."""
-
-    def __init__(self, app, topic):
-        self.sure = []
-        self.unsure = []
-        self._app, self._topic = app, topic
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._publish, daemon=True)
-        self._thread.start()
-
-    def stop(self):
-        self._stop.set()
-        self._thread.join(30)
-        assert not self._thread.is_alive()
-
-    def _publish(self):
-        number = 0
-        while not self._stop.is_set():
-            try:
-                self._app.publish(self._topic, number, key=str(number))
-            except CoordinatorError:
-                self.unsure.append(number)
-                time.sleep(0.05)
-            else:
-                self.sure.append(number)
-                time.sleep(0.002)
-            number += 1
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])

@@ -157,3 +157,35 @@ class Reading:
         except BaseException as error:
             self.errors.append(error)
             raise
+
+
+class Publishing:
+    """Publishes numbers by a thread of its own until stopped; what is not sure to be committed is remembered apart."""
+
+    def __init__(self, app: Coordinator, topic: str) -> None:
+        self.sure: list[int] = []
+        self.unsure: list[int] = []
+        self._app, self._topic = app, topic
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._publish, name="publishing", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+    def _publish(self) -> None:
+        from coordinator.errors import CoordinatorError
+
+        number = 0
+        while not self._stop.is_set():
+            try:
+                self._app.publish(self._topic, number, key=str(number))
+            except CoordinatorError:
+                self.unsure.append(number)
+                self._stop.wait(0.05)
+            else:
+                self.sure.append(number)
+                self._stop.wait(0.002)
+            number += 1
