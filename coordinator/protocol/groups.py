@@ -161,7 +161,7 @@ def _state(row: Row) -> GroupState:
                 free,
                 None if target is None else UUID(target),
             )
-            for topic_id, partition, owner, free, target in claims
+            for topic_id, partition, owner, free, target, *_ in claims
         ],
     )
 
