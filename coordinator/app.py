@@ -26,7 +26,7 @@ from coordinator.db.drive import adrive, aexecute, drive, execute
 from coordinator.db.dsn import conninfo
 from coordinator.db.uninterrupted import uninterrupted
 from coordinator.dead_letters import AsyncDeadLetters, DeadLetters
-from coordinator.errors import ConfigError, NotFoundError
+from coordinator.errors import ClosedError, ConfigError, NotFoundError
 from coordinator.maintenance import loop as maintenance
 from coordinator.maintenance.loop import Done
 from coordinator.model import (
@@ -96,6 +96,7 @@ class _Base:
         self._stop = threading.Event()
         self._making = threading.Lock()
         self._embedded: Any = None
+        self._closed = False
         found = find_dsn(dsn)
         if found.value.startswith(EMBEDDED):
             self._named = found.value
@@ -105,7 +106,12 @@ class _Base:
 
     @property
     def dsn(self) -> str:
-        """Where to connect; the embedded server is started when this is first asked for."""
+        """Where to connect; the embedded server is started when this is first asked for.
+
+        Raises:
+            ClosedError: `close` was called. Whoever publishes, asks or starts anything needs this, and is told so.
+        """
+        self._check_open()
         if self._dsn is None:
             from coordinator.db.schema import install  # noqa: PLC0415 - only the embedded server installs by itself
             from coordinator.embedded import data_dir_of, shared_server  # noqa: PLC0415 - POSIX only
@@ -114,6 +120,10 @@ class _Base:
             self._dsn = str(self._embedded.dsn)
             install(self._dsn, self.schema)
         return self._dsn
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"this {type(self).__name__} was closed; make another one, or close it later")
 
     def _pool_of(self, kind: Callable[..., P]) -> P:
         settings = self.settings
@@ -425,13 +435,14 @@ class Coordinator(_Base):
     # ---- life
 
     def close(self) -> None:
-        """Close the pool. Consumers are closed by themselves."""
+        """Close the pool; publishing raises ClosedError from here on. Consumers are closed by themselves."""
+        self._closed = True
         if self._pool_made is not None:
             self._pool_made.close()
-            self._pool_made = self._producer_made = None
         self._stop_embedded()
 
     def __enter__(self) -> Self:
+        self._check_open()
         return self
 
     def __exit__(
@@ -441,6 +452,7 @@ class Coordinator(_Base):
 
     @property
     def _pool(self) -> Pool:
+        self._check_open()
         if self._pool_made is None:
             with self._making:
                 if self._pool_made is None:
@@ -449,6 +461,8 @@ class Coordinator(_Base):
 
     @property
     def _producer(self) -> Producer:
+        # Also where the caller brings the connection: what is closed is done with.
+        self._check_open()
         if self._producer_made is None:
             self._producer_made = Producer(self._pool, self.schema, self.codec)
         return self._producer_made
@@ -695,12 +709,13 @@ class AsyncCoordinator(_Base):
 
     async def close(self) -> None:
         """`Coordinator.close`."""
+        self._closed = True
         if self._pool_made is not None:
             await self._pool_made.close()
-            self._pool_made = self._producer_made = None
         self._stop_embedded()
 
     async def __aenter__(self) -> Self:
+        self._check_open()
         return self
 
     async def __aexit__(
@@ -710,12 +725,14 @@ class AsyncCoordinator(_Base):
 
     @property
     def _pool(self) -> AsyncPool:
+        self._check_open()
         if self._pool_made is None:
             self._pool_made = self._pool_of(AsyncPool)
         return self._pool_made
 
     @property
     def _producer(self) -> AsyncProducer:
+        self._check_open()
         if self._producer_made is None:
             self._producer_made = AsyncProducer(self._pool, self.schema, self.codec)
         return self._producer_made

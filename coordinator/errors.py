@@ -32,6 +32,10 @@ class SchemaVersionError(ConfigError):
     """
 
 
+class ClosedError(ConfigError):
+    """It was closed, and is used all the same. Close it later, or make another one; nothing was sent."""
+
+
 class InvalidInputError(CoordinatorError, ValueError):
     """A message or argument cannot be stored as it is, such as a key with a NUL. Change it; a retry cannot help."""
 

@@ -231,7 +231,8 @@ class AsyncConsumer:
     async def close(self) -> None:
         """Write what is settled, give back the rest at once, leave the group. Harmless when repeated.
 
-        Cancelled, it closes the connections at once; the claims are then given back with the end of the lease.
+        Cancelled, it takes a second at most for that, and the connections are closed in any case; what could not be given back
+        within it is given back by the end of the lease.
         """
         if self._closed:
             return

@@ -62,6 +62,7 @@ from coordinator.db.drive import adrive, afollow
 from coordinator.db.pooler import with_pooler
 from coordinator.db.schema import protocol_checked
 from coordinator.db.translate import translated
+from coordinator.db.uninterrupted import uninterrupted
 from coordinator.db.watchdog import AsyncWatchdog
 from coordinator.errors import CoordinatorError, MemberDeadError, UnavailableError
 from coordinator.model import Claim, Message, Settler
@@ -118,6 +119,8 @@ class AsyncRuntime:
         self._process_count = 1
         self._channels: set[str] = set()
         self._stopping = Latch()
+        # When whoever stops has no more time, monotonic; a cancellation brings it nearer.
+        self._stop_by_s = float("inf")
         self._stir = Latch()
         self._nudged = False
         self._first_connection: psycopg.AsyncConnection[Any] | None = None
@@ -171,15 +174,23 @@ class AsyncRuntime:
         """Write what is settled, release, leave; True if everything was released in time. Nothing may start any more.
 
         Without a database there is only the lease that gives the claims back: then it is waited for unsaved acks alone.
-        Cancelled, it leaves at once and closes all connections.
+        Cancelled, it takes a second at most for what it can still write and release: others would have to wait for the lease.
+        Cancelled again, it leaves at once. All connections are closed in any case.
         """
-        deadline_s = time.monotonic() + timeout_s
+        self._stop_by_s = time.monotonic() + timeout_s
+        return await uninterrupted(self._stop(min(timeout_s, RELEASE_PATIENCE_S)), self._hurry)
+
+    def _hurry(self) -> None:
+        self._stop_by_s = min(self._stop_by_s, time.monotonic() + _END_S)
+        self._notify_all()
+
+    async def _stop(self, patience_s: float) -> bool:
         try:
-            released = await self._release(deadline_s, min(timeout_s, RELEASE_PATIENCE_S))
+            released = await self._release(patience_s)
             self._stopping.set()
             self._wake.set()
             self._nudge()
-            await self._end(max(deadline_s - time.monotonic(), _END_S))
+            await self._end(max(self._stop_by_s - time.monotonic(), _END_S))
             if self._hooks:
                 await asyncio.wait(self._hooks, timeout=_END_S)
         finally:
@@ -195,7 +206,7 @@ class AsyncRuntime:
                 await self._handlers_pool.close()
         return released
 
-    async def _release(self, deadline_s: float, patience_s: float) -> bool:
+    async def _release(self, patience_s: float) -> bool:
         patience_until_s = time.monotonic() + patience_s
         self.engine.abandon(self.engine.subscriptions.values())
         self.engine.drain()
@@ -204,9 +215,9 @@ class AsyncRuntime:
         while (self.engine.partitions or self._claiming) and self.failure is None and self._tasks():
             now_s = time.monotonic()
             unsaved = any(partition.holds_unsaved for partition in self.engine.partitions.values())
-            if now_s >= deadline_s or (now_s >= patience_until_s and not unsaved):
+            if now_s >= self._stop_by_s or (now_s >= patience_until_s and not unsaved):
                 break
-            await self.changed.wait(min(0.5, deadline_s - now_s))
+            await self.changed.wait(min(0.5, self._stop_by_s - now_s))
         return not self.engine.partitions
 
     async def _end(self, patience_s: float) -> None:

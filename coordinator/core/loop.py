@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from coordinator.core.deliveries import NOT_WAITING, Deliveries, Limits, Verdict
-from coordinator.core.partition import Entry, Partition
+from coordinator.core.partition import FAILURES, Entry, Partition
 from coordinator.core.ranges import Range, contains, merge, subtract
 from coordinator.core.subscription import Subscription
 from coordinator.model import Claim, Delivery, Due, GapEvidence, Parked, Resolved, Row, Settled
@@ -18,6 +18,8 @@ __all__ = ["Changes", "Engine", "Exchange", "Limits", "Resolve", "Subscription",
 
 _BUSY_PAUSE_S = 0.02
 _REFUSED_PAUSE_S = 1.0
+# Of all partitions, in one exchange.
+_MAX_FAILURES = 500
 # So many messages are read without waiting for what is in memory to be used up by half.
 _WORTHWHILE = 2000
 
@@ -236,16 +238,18 @@ class Engine(Deliveries):
         hard: list[Entry] = []
         settled: list[Sequence[Range]] = []
         wakes_parked: list[Partition] = []
-        for place, partition in enumerate(partitions, 1):
+        for partition in partitions:
             self._settle_acked(partition)
             if partition.recovering:
                 # Its window is being read again: what is done must be what resolve said, until that is in.
                 partition.sent = None
                 partition.sent_count = partition.saved_count
                 settled.append(())
-                continue
-            settled.append(partition.next_settled())
-            entries = partition.next_hard()
+            else:
+                settled.append(partition.next_settled())
+        self._next_hard(partitions)
+        for place, partition in enumerate(partitions, 1):
+            entries = () if partition.recovering else partition.sent_hard
             for entry in entries:
                 entry["o"] = place
             hard.extend(entries)
@@ -277,6 +281,18 @@ class Engine(Deliveries):
             [(p, p.gaps.ranges()) for p in gapped],
             releases,
         )
+
+    def _next_hard(self, partitions: Sequence[Partition]) -> None:
+        """Take what is more than an ack into the exchange, each time beginning with another partition.
+
+        Everything a handler can make fail at once, of many partitions, would not be written within the time that a statement has.
+        """
+        room = _MAX_FAILURES
+        start = self.exchange_count % max(len(partitions), 1)
+        for partition in (*partitions[start:], *partitions[:start]):
+            if not partition.recovering:
+                room -= partition.next_hard(room)
+                self._flush = self._flush or bool(partition.hard)
 
     def _settle_acked(self, partition: Partition) -> None:
         """A failure that was sent, acked late, and not written: it is an ack now."""
@@ -645,7 +661,6 @@ class Engine(Deliveries):
 
 
 # Entries whose offset becomes done with them; the others may be sent twice.
-_FOUND_BY_OFFSET = ("retry", "dead")
 # Entries with which something that is parked may be handed out.
 _WAKES = ("clear", "dead", "behind")
 
@@ -656,7 +671,7 @@ def _is_written(partition: Partition, answer: Resolved, entry: Entry, *, certain
     A message that was open is done then. Other entries leave no mark in the progress: they are known to be there when the
     exchange is (certain); in doubt they are written again, which can at most charge a failure once more.
     """
-    if entry["k"] in _FOUND_BY_OFFSET and entry["offset"] not in partition.parked:
+    if entry["k"] in FAILURES and entry["offset"] not in partition.parked:
         return entry["offset"] < answer.committed or contains(answer.done, entry["offset"])
     return certain
 

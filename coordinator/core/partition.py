@@ -12,6 +12,8 @@ from coordinator.core.subscription import Subscription
 from coordinator.core.window import Window
 from coordinator.model import Claim, Crash, Delivery, Facts, PartitionKey, Row, Source
 
+# The kinds of entries that cost a row each, with its error history.
+FAILURES = ("retry", "dead")
 # One line of what is more than an ack, for settle_hard; k is its kind.
 Entry: TypeAlias = dict[str, Any]
 
@@ -278,10 +280,20 @@ class Partition:
         self.sent = ranges
         return ranges
 
-    def next_hard(self) -> list[Entry]:
-        """Move what is more than an ack into `sent_hard` and return it."""
-        self.sent_hard, self.hard = self.hard, []
-        return self.sent_hard
+    def next_hard(self, max_failures: int) -> int:
+        """Move what is more than an ack into `sent_hard`, in order, up to so many failures; returns how many of these."""
+        failures, end = 0, len(self.hard)
+        for place, entry in enumerate(self.hard):
+            if entry["k"] in FAILURES:
+                if failures == max_failures:
+                    end = place
+                    break
+                failures += 1
+        self.sent_hard, self.hard = self.hard[:end], self.hard[end:]
+        if self.hard:
+            # Not before the rest is written is everything written.
+            self.sent_count = self.saved_count
+        return failures
 
     def on_saved(self, seq: int, committed: int, hwm: int, settled_count: int) -> None:
         """An exchange is known to have committed; `settled_count` is the count it carried everything up to."""

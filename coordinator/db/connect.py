@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import sql
-from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
+from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed, PoolTimeout
 
 from coordinator.db.drive import adrive, drive
 from coordinator.db.dsn import conninfo
@@ -18,10 +18,11 @@ from coordinator.db.pooler import pooler_found
 from coordinator.db.schema import protocol_checked
 from coordinator.db.translate import translated
 from coordinator.db.uninterrupted import uninterrupted
-from coordinator.errors import ConfigError, PoolExhaustedError, UnavailableError
+from coordinator.errors import ClosedError, ConfigError, PoolExhaustedError, UnavailableError
 
 # A connection that worked this recently is lent without trying it.
 _TRUSTED_S = 1.0
+_CLOSED = "the pool was closed; nothing was sent"
 
 # A vanished peer is noticed within some 15 s, on an idle connection as on one that waits for an answer.
 _TCP = {
@@ -98,6 +99,7 @@ class Pool:
         self._prepare = prepare
         self._opening = threading.Lock()
         self._pool: ConnectionPool[psycopg.Connection[Any]] | None = None
+        self._closed = False
         # When each connection was last seen to work, monotonic.
         self._used_s: WeakKeyDictionary[psycopg.Connection[Any], float] = WeakKeyDictionary()
         self._lent_count = 0
@@ -110,6 +112,8 @@ class Pool:
         with self._opening:
             if self._pool is not None:
                 return  # type: ignore[unreachable] # another thread was first
+            if self._closed:
+                raise ClosedError(_CLOSED)
             with connect(self._dsn, self._connect_timeout_s, self._application_name) as connection:
                 drive(protocol_checked(self._schema), connection, self._schema)
                 if self._prepare is None:
@@ -140,8 +144,10 @@ class Pool:
     def lent(self) -> Iterator[psycopg.Connection[Any]]:
         """`connection`, for somebody else's work: psycopg's errors pass through as they are."""
         self.open()
-        assert self._pool is not None
-        lent = self._working(self._pool)
+        pool = self._pool
+        if pool is None:
+            raise ClosedError(_CLOSED)
+        lent = self._working(pool)
         with self._counting:
             self._lent_count += 1
         try:
@@ -150,7 +156,8 @@ class Pool:
             with self._counting:
                 self._lent_count -= 1
             self._used_s[lent] = time.monotonic()
-            self._pool.putconn(lent)
+            # Of a pool that was closed meanwhile, too: it closes the connection.
+            pool.putconn(lent)
 
     def _working(self, pool: ConnectionPool[psycopg.Connection[Any]]) -> psycopg.Connection[Any]:
         """Get a connection that works: one that was idle for a while is tried first, which costs a round trip."""
@@ -159,6 +166,8 @@ class Pool:
                 lent = pool.getconn()
             except PoolTimeout as error:
                 raise _not_lent(self._lent_count, self._size, self._timeout_s) from error
+            except PoolClosed as error:
+                raise ClosedError(_CLOSED) from error
             if time.monotonic() - self._used_s.get(lent, float("-inf")) < _TRUSTED_S:
                 return lent
             try:
@@ -170,9 +179,11 @@ class Pool:
                 return lent
 
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.close()
-            self._pool = None
+        with self._opening:
+            self._closed = True
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
 
 
 class AsyncPool:
@@ -198,6 +209,7 @@ class AsyncPool:
         self._size = size
         self._opening = asyncio.Lock()
         self._pool: AsyncConnectionPool[psycopg.AsyncConnection[Any]] | None = None
+        self._closed = False
         # When each connection was last seen to work, monotonic.
         self._used_s: WeakKeyDictionary[psycopg.AsyncConnection[Any], float] = WeakKeyDictionary()
         self._lent_count = 0
@@ -209,6 +221,8 @@ class AsyncPool:
         async with self._opening:
             if self._pool is not None:
                 return  # type: ignore[unreachable] # another task was first
+            if self._closed:
+                raise ClosedError(_CLOSED)
             async with await aconnect(self._dsn, self._connect_timeout_s, self._application_name) as connection:
                 await adrive(protocol_checked(self._schema), connection, self._schema)
                 if self._prepare is None:
@@ -225,6 +239,9 @@ class AsyncPool:
                 name=self._application_name,
             )
             await pool.open()
+            if self._closed:
+                await uninterrupted(pool.close())  # type: ignore[unreachable] # by another task, while this one waited
+                raise ClosedError(_CLOSED)
             self._pool = pool
 
     @contextlib.asynccontextmanager
@@ -238,8 +255,8 @@ class AsyncPool:
     async def lent(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
         """`Pool.lent`. However often the borrower is cancelled, the connection finds its way back."""
         await self.open()
-        assert self._pool is not None
         pool = self._pool
+        assert pool is not None
         lent = await self._working(pool)
         self._lent_count += 1
         try:
@@ -256,6 +273,8 @@ class AsyncPool:
                 lent = await pool.getconn()
             except PoolTimeout as error:
                 raise _not_lent(self._lent_count, self._size, self._timeout_s) from error
+            except PoolClosed as error:
+                raise ClosedError(_CLOSED) from error
             if time.monotonic() - self._used_s.get(lent, float("-inf")) < _TRUSTED_S:
                 return lent
             try:
@@ -270,6 +289,7 @@ class AsyncPool:
                 return lent
 
     async def close(self) -> None:
+        self._closed = True
         if self._pool is not None:
             pool, self._pool = self._pool, None
             await uninterrupted(pool.close())

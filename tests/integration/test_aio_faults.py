@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 from support.aio import Running, coordinator, drain, in_loop, publish, until, until_read
-from support.proxy import backend_count
+from support.proxy import Fault, Proxy, backend_count
 from support.shell import GROUP, TOPIC, committed, query, short, terminate, wait_until
 
 from coordinator import AsyncCoordinator, Coordinator, Outgoing
@@ -141,6 +141,48 @@ async def test_close__cancelled__closes_the_connections(dsn):
             closing.cancel()
             await asyncio.wait([closing])
         await until(lambda: backend_count(dsn, "coordinator work") + backend_count(dsn, "coordinator control") == 0)
+
+
+@in_loop
+async def test_close__cancelled__claims_are_free_and_acks_are_written(dsn):
+    """Nobody has to wait for the lease of somebody whose close was cut off by a timeout."""
+    async with coordinator(dsn, lease_s=60, visibility_timeout_s=60) as app:
+        await app.create_topic(TOPIC, 2)
+        for place in range(6):
+            await publish(app, 2, start=2 * place)
+            consumer = await app.consumer(TOPIC, group=GROUP, ordering="none").start()
+            taken = []
+            while len(taken) < 2:
+                taken += await consumer.poll(2, 5)
+            assert {message.attempt for message in taken} == {1}
+            for message in taken:
+                message.ack()
+            closing = asyncio.create_task(consumer.close())
+            await asyncio.sleep(place * 0.002)
+            closing.cancel()
+            await asyncio.wait([closing])
+            assert query(dsn, "select count(*) from coordinator.claims where owner is not null") == [(0,)]
+            assert query(dsn, "select count(*) from coordinator.members") == [(0,)]
+        assert sum(offset.lag for offset in await app.group_offsets(GROUP)) == 0
+
+
+@in_loop
+async def test_close__cancelled_twice_without_a_server__returns(dsn):
+    with Proxy(dsn) as proxy:
+        app = coordinator(proxy.dsn, commit_timeout_s=30)
+        await app.create_topic(TOPIC, 1)
+        consumer = await app.consumer(TOPIC, group=GROUP).start()
+        await consumer.poll(1, 0.1)
+        proxy.put(Fault(swallow_up=True, swallow_down=True))
+        closing = asyncio.create_task(consumer.close())
+        for _ in range(2):
+            await asyncio.sleep(0.2)
+            closing.cancel()
+        # Not the thirty seconds that it might have taken.
+        async with asyncio.timeout(15):
+            await asyncio.wait([closing])
+        assert closing.cancelled()
+        await app.close()
 
 
 @in_loop

@@ -18,6 +18,8 @@ from coordinator.errors import (
     ConfigError,
     DuplicateError,
     InvalidInputError,
+    MessageTooLargeError,
+    NotFoundError,
     PoolExhaustedError,
     UnavailableError,
 )
@@ -417,3 +419,24 @@ def test_maintain__server_is_away_for_a_while__goes_on_afterwards(dsn):
         keeper.stop()
         thread.join(10)
         assert not thread.is_alive()
+
+
+def test_publish__refused_in_the_callers_transaction__by_the_server_aborts_it_and_before_it_does_not(dsn):
+    app = Coordinator(dsn)
+    app.create_topic("small", 1, max_message_bytes=100)
+    with psycopg.connect(dsn) as connection:
+        app.publish("small", "a", connection=connection)
+        with pytest.raises(MessageTooLargeError):
+            app.publish("small", "x" * 200, connection=connection)
+        # Nothing was sent: it goes on.
+        with pytest.raises(NotFoundError), connection.transaction():
+            app.publish("nowhere", 1, connection=connection)
+    with psycopg.connect(dsn) as connection:
+        app.publish("small", "lost", connection=connection)
+        with pytest.raises(NotFoundError):
+            app.publish("nowhere", 1, connection=connection)
+        with pytest.raises(psycopg.errors.InFailedSqlTransaction):
+            connection.execute("select 1")
+        connection.rollback()
+    assert [message.value for message in app.peek("small")] == ["a"]
+    app.close()

@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from support.ledger import EFFECTS, dead, effects, parked, wait_settled
@@ -70,6 +70,8 @@ class Storm:
 
     count: int = 20_000 if FULL else 3000
     process_count: int = 4 if FULL else 3
+    # On a busy machine there are more kills than a process has time to start in.
+    max_kills: int = 80 if FULL else 10
     shell: str = "threads"
     batch_size: int = 1
     patches: Sequence[str] = ()
@@ -99,9 +101,11 @@ class Storm:
                 app.create_topic(TOPIC, 8)
                 app.publish_many(TOPIC, [Outgoing(value, f"k{value % 500}") for value in range(self.count)])
             with contextlib.ExitStack() as everybody:
+                numbers = itertools.count()
 
                 def start() -> Process:
-                    return everybody.enter_context(Process(task, folder, f"p{self.kills}"))
+                    named = replace(task, client_id=f"p{next(numbers)}")
+                    return everybody.enter_context(Process(named, folder))
 
                 self._blow(server, [start() for _ in range(self.process_count)], start)
                 wait_settled(server.dsn, 120)
@@ -141,22 +145,16 @@ class Storm:
                 processes.append(frozen)
                 frozen = None
             elif step == "freeze":
-                # The oldest: it has something in hand.
-                frozen = processes.pop(0)
-                was_dead = self._dead_count(server.dsn)
+                frozen = _busy(processes)
                 frozen.freeze()
                 self.zombies += 1
-                wait_until(
-                    lambda was_dead=was_dead: self._dead_count(server.dsn) > was_dead,
-                    30,
-                    "the frozen one is declared dead",
-                )
+                wait_until(lambda frozen=frozen: not self._owns(server.dsn, frozen), 30, "the frozen one is replaced")
             else:
-                processes.pop(0).kill()
+                _busy(processes).kill()
                 processes.append(start())
                 self.kills += 1
             ((done,),) = query(server.dsn, "select count(distinct value) from effects")
-            if done > 0.8 * self.count:
+            if done > 0.8 * self.count or self.kills >= self.max_kills:
                 break
             wait_until(lambda next_s=next_s: time.monotonic() > next_s)
         if frozen is not None:
@@ -164,9 +162,23 @@ class Storm:
         assert self.restarts == 1
         assert self.kills > 2
 
-    def _dead_count(self, dsn: str) -> int:
-        ((count,),) = query(dsn, "select count(*) from coordinator.coordinators where state = 'dead'")
-        return int(count)
+    def _owns(self, dsn: str, process: Process) -> bool:
+        """Tell by the tables whether a process is an owner, under whatever id; it may have lost everything already."""
+        return bool(
+            query(
+                dsn,
+                "select 1 from coordinator.claims k join coordinator.coordinators c on c.coordinator = k.owner "
+                "where c.client_id = %s limit 1",
+                process.task.client_id,
+            )
+        )
+
+
+def _busy(processes: list[Process]) -> Process:
+    """Take out the process that has been there longest; a kill of one that has nothing in hand yet would be no trial."""
+    return processes.pop(
+        wait_until(lambda: [n for n, p in enumerate(processes) if p.events("start")], 60, "one is busy")[0]
+    )
 
 
 def caught(name: str, folder: Path) -> str | None:

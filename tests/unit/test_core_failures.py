@@ -4,6 +4,7 @@ import pytest
 from support.engine_driver import Request, Shell, commit
 from support.fake_database import FakeDatabase
 
+from coordinator.core import loop
 from coordinator.core.loop import Exchange, Limits
 from coordinator.core.retry import RetryPolicy
 from coordinator.errors import Reject
@@ -508,3 +509,48 @@ def test_all_claims_busy__waits_until_they_are_tried_again(database):
     database.locked.clear()
     shell.pass_time(0.1)
     assert finished(database, 5)
+
+
+def many_failures():
+    """A shell with 128 failures of each of eight partitions to write."""
+    database = FakeDatabase({1: 8}, {1: [1]})
+    for number in range(8):
+        database.published(1, number, count=128)
+    shell = shell_of(database, ordering="none", limits=Limits(max_in_flight=10_000), policy=RetryPolicy(max_attempts=1))
+    messages = shell.start(10_000)
+    shell.pass_time(0.1)
+    messages += shell.start(10_000)
+    assert len(messages) == 1024
+    for message in messages:
+        shell.nack(message)
+    return shell, database
+
+
+def test_failures__more_than_one_exchange_can_write__go_in_several():
+    """Thousands at once, of many partitions, would take longer than a statement may; and then never be written."""
+    shell, database = many_failures()
+    sizes = []
+    partitions = list(shell.engine.partitions.values())
+    while any(partition.hard for partition in partitions):
+        command = shell.engine.next_command(shell.now_s)
+        assert isinstance(command, Exchange), "without a pause"
+        sizes.append(len(command.hard))
+        unwritten = [partition for partition in partitions if partition.hard]
+        shell.answer(command)
+        # Who waits for what is settled must not be told so before all of it is written.
+        assert all(partition.saved_count < partition.settled_count for partition in unwritten)
+    assert sizes == [500, 500, 24]
+    shell.pass_time(0.1)
+    assert sum(len(claim.dead) for claim in database.claims.values()) == 1024
+    assert all(partition.saved_count == partition.settled_count for partition in partitions)
+
+
+def test_failures__of_many_partitions__each_has_its_turn(monkeypatch):
+    monkeypatch.setattr(loop, "_MAX_FAILURES", 10)
+    shell, _ = many_failures()
+    begun = set()
+    for _ in range(8):
+        command = shell.engine.next_command(shell.now_s)
+        begun |= {entry["o"] for entry in command.hard}
+        shell.answer(command)
+    assert begun == set(range(1, 9))
