@@ -40,6 +40,7 @@ from coordinator.model import (
     Source,
     TopicInfo,
 )
+from coordinator.operations import AsyncOperations, Operations
 from coordinator.producer.aio import AsyncProducer
 from coordinator.producer.blocking import Producer
 from coordinator.producer.encode import JSON, Codec, OnDuplicate
@@ -148,7 +149,7 @@ class _Base:
             self._dsn = None
 
 
-class Coordinator(_Base):
+class Coordinator(_Base, Operations):
     """Publish and consume from threads. May be shared by threads; not across a fork."""
 
     _pool_made: Pool | None = None
@@ -476,7 +477,7 @@ class Coordinator(_Base):
             return drive(flow, connection, self.schema)
 
 
-class AsyncCoordinator(_Base):
+class AsyncCoordinator(_Base, AsyncOperations):
     """Publish and consume from asyncio: `Coordinator` with the same names. For one event loop."""
 
     _pool_made: AsyncPool | None = None

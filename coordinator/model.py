@@ -152,6 +152,7 @@ class GroupOffset:
     client_id: str | None
     host: str | None
     member_state: str | None
+    paused: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -517,14 +518,117 @@ class GroupState:
     claims: Sequence["ClaimState"]
 
 
+class PartitionPause(NamedTuple):
+    """A partition that was to be paused or resumed; `changed`: it was not so before."""
+
+    topic: str
+    partition: int
+    changed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SeekOutcome:
+    """Where a group is moved in one partition.
+
+    Attributes:
+        wanted_offset: The target before it was clamped to [log_start_offset, log_end_offset].
+        members: Live ones that read the topic.
+        skipped: Offsets that are passed unsettled; those of transactions that are open or were rolled back count.
+        parked, dead_letters: Taken back, because their messages come again or are passed.
+        epoch: The claim's from then on; None in a dry run.
+    """
+
+    topic: str
+    partition: int
+    from_offset: int
+    wanted_offset: int
+    to_offset: int
+    log_start_offset: int
+    log_end_offset: int
+    members: int
+    skipped: int
+    parked: int
+    dead_letters: int
+    epoch: int | None
+
+    @property
+    def clamped(self) -> bool:
+        return self.wanted_offset != self.to_offset
+
+
+@dataclass(frozen=True, slots=True)
+class SkipOutcome:
+    """One message that a group was to pass.
+
+    Attributes:
+        state: open or parked.
+        attempts, error: Its failures so far.
+        members, epoch: See SeekOutcome.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    state: str
+    key: str | None
+    message_id: UUID
+    published_at: datetime
+    attempts: int
+    error: str | None
+    members: int
+    epoch: int | None
+
+
+class DeletedGroup(NamedTuple):
+    """What a group had when it was deleted."""
+
+    members: int
+    partitions: int
+    dead_letters: int
+
+
+class DeletedTopic(NamedTuple):
+    """What a topic had when it was deleted; `unsettled` is an upper bound."""
+
+    groups: tuple[str, ...]
+    members: int
+    unsettled: int
+    scheduled: int
+
+
+class Oldest(NamedTuple):
+    """The oldest message of a partition that a group has not settled."""
+
+    offset: int
+    published_at: datetime
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledMessage:
+    """A message that waits for its time; `attempts`, `last_error`: moves that have failed."""
+
+    schedule_id: int
+    topic: str
+    message_id: UUID
+    key: str | None
+    due_at: datetime
+    next_at: datetime
+    attempts: int
+    last_error: str | None
+    payload_bytes: int
+    created_at: datetime
+
+
 class ClaimState(NamedTuple):
-    """`free`: nobody alive owns it."""
+    """`free`: nobody alive owns it. `paused`: nothing of it may be fetched or handed over."""
 
     topic_id: int
     partition: int
     owner: UUID | None
     free: bool
     target: UUID | None
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from coordinator.consumer.bell import Bell, Latch
 from coordinator.consumer.counting import CLOCK_LOOK_S, Counting
 from coordinator.consumer.lag import Lag
 from coordinator.consumer.membership import (
+    check_there,
     enter,
     entering,
     group_ids,
@@ -634,6 +635,7 @@ class AsyncRuntime:
             self._notify_all()
         for partition in lost:
             log.warning(events.PARTITION_LOST, extra=partition_fields(partition))
+        check_there(self.engine, states)
 
     async def _join(self, connection: psycopg.AsyncConnection[Any]) -> None:
         """Register and join every group; harmless when it is repeated after it was cut off half-way."""

@@ -13,6 +13,7 @@ from coordinator.core.assignment import plan
 from coordinator.core.loop import Engine
 from coordinator.core.partition import Partition
 from coordinator.core.sessions import Sessions
+from coordinator.errors import NotFoundError
 from coordinator.model import Claim, GroupState, Joined, PartitionKey, Settler
 from coordinator.observe import events
 from coordinator.protocol import groups
@@ -25,12 +26,14 @@ log = logging.getLogger("coordinator")
 class Moves:
     """wanted: to be claimed now. surplus: held, and meant for somebody else. lost: held, and owned by somebody else.
 
+    paused: held or not, to stand still.
     settled: the plan in force is of the newest membership, and everything it gives to this coordinator is held.
     """
 
     wanted: list[PartitionKey] = field(default_factory=list)
     surplus: list[PartitionKey] = field(default_factory=list)
     lost: list[PartitionKey] = field(default_factory=list)
+    paused: set[PartitionKey] = field(default_factory=set)
     settled: bool = True
 
     def complete(self, claims: Sequence[Claim]) -> bool:
@@ -101,6 +104,7 @@ def process_count(states: Sequence[GroupState]) -> int:
 
 def move(engine: Engine, found: "Moves", claims: Sequence[Claim], now_s: float) -> list[Partition]:
     """Bring the engine in line with the plans, and with the claims that were taken; returns what was lost."""
+    engine.stand_still(frozenset(found.paused))
     lost = engine.drop(found.lost)
     engine.revoke(found.surplus)
     for claim in claims:
@@ -108,6 +112,20 @@ def move(engine: Engine, found: "Moves", claims: Sequence[Claim], now_s: float) 
         log.info(events.PARTITION_ASSIGNED, extra={**partition_fields(partition), "takeover": claim.takeover})
     # A release of ours that this look saw before the work loop had its answer is no loss.
     return [partition for partition in lost if not partition.revoking]
+
+
+def check_there(engine: Engine, states: Sequence[GroupState]) -> None:
+    """See whether what is subscribed still exists: a consumer of a group or topic that was deleted must not just stand still.
+
+    Raises:
+        NotFoundError: Somebody has deleted a group or a topic.
+    """
+    there = {(state.group_id, claim.topic_id) for state in states for claim in state.claims}
+    for key, subscription in engine.subscriptions.items():
+        if key not in there:
+            raise NotFoundError(
+                f"group {subscription.group!r} reads {subscription.topic!r} no more: the group or the topic was deleted"
+            )
 
 
 def group_ids(engine: Engine) -> list[int]:
@@ -146,6 +164,8 @@ def moves(states: Sequence[GroupState], me: UUID, held: Collection[PartitionKey]
         for claim in state.claims:
             key = PartitionKey(state.group_id, claim.topic_id, claim.partition)
             seen.add(key)
+            if claim.paused:
+                found.paused.add(key)
             mine = claim.owner == me
             if key in held:
                 if not mine:

@@ -19,6 +19,7 @@ import psycopg
 
 from coordinator.consumer.counting import CLOCK_LOOK_S, Counting
 from coordinator.consumer.membership import (
+    check_there,
     enter,
     entering,
     group_ids,
@@ -571,6 +572,7 @@ class Runtime:
                 self.changed.notify_all()
         for partition in lost:
             log.warning(events.PARTITION_LOST, extra=partition_fields(partition))
+        check_there(self.engine, states)
 
     def _join(self, connection: psycopg.Connection[Any]) -> None:
         """Register and join every group; harmless when it is repeated after it was cut off half-way."""

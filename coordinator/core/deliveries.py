@@ -93,6 +93,7 @@ class Deliveries:
         self.subscriptions: dict[tuple[int, int], Subscription] = {}
         self.lease_until_s = 0.0
         self.draining = False
+        self.paused: frozenset[PartitionKey] = frozenset()
         # Set by the shell while the machine is too busy.
         self.held_back = False
         self.lonely: Lonely | None = None
@@ -168,6 +169,17 @@ class Deliveries:
         """Start nothing of these any more, or go on; what is in flight is finished."""
         for subscription in subscriptions:
             subscription.paused = paused
+
+    def stand_still(self, keys: frozenset[PartitionKey]) -> None:
+        """These claims are paused, and no others: of claims that are held, and of those that will be."""
+        if keys == self.paused:
+            return
+        self.take_in()
+        self.paused = keys
+        for key, partition in self.partitions.items():
+            partition.paused = key in keys
+            self._queue(partition)
+        self._poke(0.0)
 
     # ---- handing over
 
@@ -335,7 +347,7 @@ class Deliveries:
         lonely = self.lonely
         if lonely is None or lonely.stage in ("emptying", "running"):
             return
-        if lonely.partition.subscription.paused:
+        if lonely.partition.subscription.paused or lonely.partition.paused:
             # The others must not stand still for as long as that: it gets its turn when it goes on.
             self._put_off(lonely)
             return
@@ -789,6 +801,7 @@ class Deliveries:
             pause_s = subscription.policy.delay_s(len(claim.crashes), 1.0)
             partition.hold_until_s = now_s + max(pause_s - claim.crashes[0].age_s, 0.0)
         partition.revoking = self.draining
+        partition.paused = claim.key in self.paused
         self.partitions[claim.key] = partition
         return partition
 

@@ -168,7 +168,7 @@ class Engine(Deliveries):
                 until_s = min(until_s, self._gap_poll_at_s)
             if partition.refused:
                 until_s = min(until_s, partition.refused_until_s)
-            if not stopped and not partition.revoking:
+            if not (stopped or partition.revoking or partition.paused):
                 until_s = min(until_s, partition.due_at_s)
         deadline_s = self.heap.next_deadline_s()
         return until_s if deadline_s is None else min(until_s, deadline_s)
@@ -190,7 +190,8 @@ class Engine(Deliveries):
         due = [
             p
             for p in partitions
-            if (looks or p.check_parked or now_s >= p.due_at_s) and not (stopped or p.revoking or p.recovering)
+            if (looks or p.check_parked or now_s >= p.due_at_s)
+            and not (stopped or p.revoking or p.paused or p.recovering)
         ]
         urgent = any(p.check_parked or now_s >= p.due_at_s for p in due)
         gaps_due = now_s >= self._gap_poll_at_s
@@ -255,12 +256,14 @@ class Engine(Deliveries):
             hard.extend(entries)
             if any(entry["k"] in _WAKES for entry in entries):
                 wakes_parked.append(partition)
-        if self.lonely is not None:
-            # Nothing is handed out beside the message that runs alone; they are looked at after it.
-            for partition in wakes_parked:
+        for partition in wakes_parked:
+            if self.lonely is not None or partition.paused:
+                # What waited behind is handed out to us by that, and read later: when the message that runs alone, beside which
+                # nothing is handed out, has ended, or when the pause has.
                 partition.check_parked = True
+        if self.lonely is not None:
             wakes_parked.clear()
-        asked = {id(p): p for p in (*due, *wakes_parked) if not p.revoking and not p.recovering}
+        asked = {id(p): p for p in (*due, *wakes_parked) if not (p.revoking or p.paused or p.recovering)}
         fetching = [
             p
             for p, want in zip(partitions, wants, strict=True)

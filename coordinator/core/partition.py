@@ -47,6 +47,7 @@ class Partition:
         uncertain: An exchange's outcome is not known; nothing starts until it is.
         refused: Dead letters that could not be stored; nothing advances over them, and they are sent again later.
         revoking: To be released as soon as nothing is in flight.
+        paused: An operator has said so: nothing is fetched or handed over; what runs is finished and settled.
         barren: The last read found nothing but gaps.
         lost: Owned by somebody else; settling calls are refused.
         busy_until_s: Somebody holds the claim's row: it is left alone until then.
@@ -83,6 +84,7 @@ class Partition:
         "lanes",
         "lost",
         "parked",
+        "paused",
         "position",
         "queued",
         "ready",
@@ -147,6 +149,7 @@ class Partition:
         self.recovering = False
         self.barren = False
         self.revoking = False
+        self.paused = False
         self.lost = False
         self.queued = False
         self.check_parked = bool(claim.parked)
@@ -177,6 +180,7 @@ class Partition:
         """By how many offsets the window may grow now: nothing before a bound, a release, or an unread rest."""
         if (
             self.revoking
+            or self.paused
             or self.uncertain
             or self.lost
             or self.position < self.hwm
@@ -207,7 +211,7 @@ class Partition:
 
     def may_start(self) -> bool:
         """Tell whether `ready` or `urgent` has something that order and state allow to start."""
-        if self.uncertain or self.revoking or self.lost or self.recovering:
+        if self.uncertain or self.revoking or self.paused or self.lost or self.recovering:
             return False
         if not self.subscription.one_at_a_time:
             return bool(self.urgent or self.ready)

@@ -28,8 +28,8 @@ def group_offsets(group: str) -> Statement[list[GroupOffset]]:
     return Statement(
         "group_offsets",
         'select o."group", o.topic, o.partition, o.current_offset, o.log_start_offset, o.log_end_offset, o.lag, '
-        "o.window_open, o.parked, o.start_offset, o.epoch, o.progress_at, o.member_id, o.client_id, o.host, o.member_state "
-        'from coordinator.offsets o where o."group" = %s order by o.topic, o.partition',
+        "o.window_open, o.parked, o.start_offset, o.epoch, o.progress_at, o.member_id, o.client_id, o.host, o.member_state, "
+        'o.paused from coordinator.offsets o where o."group" = %s order by o.topic, o.partition',
         (group,),
         lambda rows: [GroupOffset(*row) for row in rows],
     )

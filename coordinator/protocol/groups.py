@@ -160,8 +160,9 @@ def _state(row: Row) -> GroupState:
                 None if owner is None else UUID(owner),
                 free,
                 None if target is None else UUID(target),
+                paused,
             )
-            for topic_id, partition, owner, free, target, *_ in claims
+            for topic_id, partition, owner, free, target, paused, *_ in claims
         ],
     )
 

@@ -33,6 +33,9 @@ class Shell(Protocol):
     @property
     def engine(self) -> Engine: ...
 
+    @property
+    def failure(self) -> BaseException | None: ...
+
     def subscribe(self, handler: Callable[..., Any], *topics: str, group: str = GROUP, **options: Any) -> None: ...
 
     def publish_on(self, connection: Any, topic: str, value: object, key: str | None = None) -> None: ...
@@ -55,6 +58,11 @@ class Threads:
     def engine(self) -> Engine:
         assert self._runtime is not None
         return self._runtime.engine
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What has ended a background loop."""
+        return None if self._runtime is None else self._runtime.failure
 
     def subscribe(self, handler: Callable[..., Any], *topics: str, group: str = GROUP, **options: Any) -> None:
         """Register a handler, which gets what @subscribe gives it."""

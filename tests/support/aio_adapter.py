@@ -41,6 +41,11 @@ class Asyncio:
         assert self._runtime is not None
         return self._runtime.engine
 
+    @property
+    def failure(self) -> BaseException | None:
+        """What has ended a background loop."""
+        return None if self._runtime is None else self._runtime.failure
+
     def subscribe(self, handler: Callable[..., Any], *topics: str, group: str = GROUP, **options: Any) -> None:
         """Register a handler; one that wants a connection gets one that it can use from its thread."""
         if options.get("transactional") and not is_async(handler):

@@ -1,0 +1,287 @@
+"""Changes by hand as data: pause, seek, skip, deletion, topics that are altered; and the order in which they are done."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from coordinator.errors import ConflictError, InvalidInputError, NotFoundError
+from coordinator.model import (
+    DeletedGroup,
+    DeletedTopic,
+    Oldest,
+    PartitionPause,
+    ScheduledMessage,
+    SeekOutcome,
+    SkipOutcome,
+)
+from coordinator.protocol.admin import group_offsets
+from coordinator.protocol.dead_letters import in_transaction
+from coordinator.protocol.statement import Flow, Statement, T, call
+from coordinator.protocol.text import array
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+# A hold lasts so long, and so much longer for each partition that has to be moved under it.
+_HOLD_S = 30.0
+_HOLD_PER_PARTITION_S = 6.0
+_MAX_HOLD_S = 600.0
+
+# earliest, latest, an offset, or a time.
+Target: TypeAlias = "str | int | datetime"
+Place: TypeAlias = "tuple[str, int]"
+
+
+def pause(
+    group: str, topic: str | None, partitions: Sequence[int] | None, reason: str | None
+) -> Flow[list[PartitionPause]]:
+    return in_transaction(_pausing("pause", group, topic, partitions, reason))
+
+
+def resume(
+    group: str, topic: str | None, partitions: Sequence[int] | None, reason: str | None
+) -> Flow[list[PartitionPause]]:
+    return in_transaction(_pausing("resume", group, topic, partitions, reason))
+
+
+def seek(
+    group: str,
+    *,
+    topic: str | None,
+    partitions: Sequence[int] | None,
+    to: Target | None,
+    by: int | None,
+    offsets: Mapping[Place, int] | None,
+    force: bool,
+    dry_run: bool,
+    reason: str | None,
+) -> Flow[list[SeekOutcome]]:
+    """Look where each partition would go; refuse; hold what is live; then move one partition after the other."""
+    if sum(given is not None for given in (to, by, offsets)) != 1:
+        raise InvalidInputError("a seek goes to one target: to=, by= or offsets=; give one of them")
+    if _is_time(to) and getattr(to, "tzinfo", None) is None:
+        raise InvalidInputError(f"to is a time with a time zone, found {to!r}")
+    if isinstance(to, bool) or (isinstance(to, str) and to not in ("earliest", "latest")):
+        raise InvalidInputError(f"to is earliest, latest, an offset or a time, found {to!r}")
+    if partitions is not None and topic is None:
+        raise InvalidInputError("partitions are those of a topic: name it")
+    places = yield from _places(group, topic, partitions, offsets)
+    target = {
+        place: ("shift", by) if by is not None else ("to", to if offsets is None else offsets[place])
+        for place in places
+    }
+    outcomes = []
+    for place in places:
+        statement = _seek(group, place, target[place], force=force, execute=False, reason=reason)
+        outcomes += [(yield from call(statement))]
+    if dry_run:
+        return outcomes
+    live = max((outcome.members for outcome in outcomes), default=0)
+    if live and not force:
+        raise ConflictError(
+            f"group {group!r} has {live} live members that read what is to be moved",
+            hint="Stop them first, or force it: they lose the partitions, and what they are doing there is done again.",
+        )
+    return (yield from _held(group, places, live, _seek_each(group, places, target, force=force, reason=reason)))
+
+
+def skip(
+    group: str, topic: str, partition: int, offset: int, *, dead_letter: bool, dry_run: bool, reason: str | None
+) -> Flow[SkipOutcome]:
+    look = yield from call(
+        _skip(group, topic, partition, offset, dead_letter=dead_letter, execute=False, reason=reason)
+    )
+    if dry_run:
+        return look
+    statement = _skip(group, topic, partition, offset, dead_letter=dead_letter, execute=True, reason=reason)
+    return (yield from _held(group, [(topic, partition)], look.members, in_transaction(statement)))
+
+
+def delete_group(group: str, *, force: bool, reason: str | None) -> Flow[DeletedGroup]:
+    statement: Statement[DeletedGroup] = Statement(
+        "delete_group",
+        "select d.members, d.claims, d.dead_letters from coordinator.delete_group(%s, %s, %s) d",
+        (group, force, reason),
+        lambda rows: DeletedGroup(*rows[0]),
+    )
+    places = (yield from _places(group, None, None, None)) if force else []
+    return (yield from _held(group, places, int(force), in_transaction(statement)))
+
+
+def delete_topic(topic: str, *, force: bool, reason: str | None) -> Flow[DeletedTopic]:
+    return in_transaction(
+        Statement(
+            "delete_topic",
+            "select d.groups, d.members, d.unsettled, d.scheduled from coordinator.delete_topic(%s, %s, %s) d",
+            (topic, force, reason),
+            lambda rows: DeletedTopic(tuple(rows[0][0]), *rows[0][1:]),
+        )
+    )
+
+
+def add_partitions(topic: str, partitions: int, reason: str | None) -> Flow[int]:
+    return in_transaction(
+        Statement(
+            "add_partitions",
+            "select coordinator.add_partitions(%s, %s, %s)",
+            (topic, partitions, reason),
+            lambda rows: int(rows[0][0]),
+        )
+    )
+
+
+def alter_topic(topic: str, settings: Mapping[str, Any], reason: str | None) -> Flow[dict[str, Any]]:
+    return in_transaction(
+        Statement(
+            "alter_topic",
+            "select coordinator.alter_topic(%s, %s::jsonb, %s)",
+            (topic, json.dumps(dict(settings)), reason),
+            lambda rows: dict(rows[0][0] or {}),
+        )
+    )
+
+
+def list_scheduled(topic: str | None, limit: int) -> Statement[list[ScheduledMessage]]:
+    return Statement(
+        "list_scheduled",
+        "select s.schedule_id, s.topic, s.message_id, s.key, s.due_at, s.next_at, s.attempts, s.last_error, s.payload_bytes, "
+        "s.created_at from coordinator.scheduled_messages s where %s::text is null or s.topic = %s::text "
+        "order by s.due_at, s.schedule_id limit %s",
+        (topic, topic, limit),
+        lambda rows: [ScheduledMessage(*row) for row in rows],
+    )
+
+
+def cancel_scheduled(topic: str, schedule_ids: Sequence[int]) -> Flow[list[int]]:
+    return in_transaction(
+        Statement(
+            "cancel_scheduled",
+            "select coordinator.cancel_scheduled(%s, %s)",
+            (topic, array(schedule_ids)),
+            lambda rows: sorted(rows[0][0]),
+        )
+    )
+
+
+def oldest_unsettled(group: str) -> Statement[dict[Place, Oldest]]:
+    return Statement(
+        "oldest_unsettled",
+        'select o.topic, o."partition", o."offset", o.published_at, o.age_s from coordinator.oldest_unsettled(%s) o',
+        (group,),
+        lambda rows: {(topic, partition): Oldest(*rest) for topic, partition, *rest in rows},
+    )
+
+
+def _places(
+    group: str, topic: str | None, partitions: Sequence[int] | None, offsets: Mapping[Place, int] | None
+) -> Flow[list[Place]]:
+    """The partitions that are meant, by topic and number. Raises: NotFoundError for one that the group does not read."""
+    there = [(row.topic, row.partition) for row in (yield from call(group_offsets(group)))]
+    if not there:
+        raise NotFoundError(f"there is no group {group!r}")
+    if offsets is not None:
+        wanted = list(offsets)
+    elif partitions is not None:
+        wanted = [(str(topic), number) for number in partitions]
+    else:
+        wanted = [place for place in there if topic in (None, place[0])]
+        if not wanted:
+            raise NotFoundError(f"group {group!r} reads no topic {topic!r}")
+    for name, number in wanted:
+        if (name, number) not in there:
+            raise NotFoundError(f"group {group!r} has no partition {number} of topic {name!r}")
+    return sorted(set(wanted))
+
+
+def _held(group: str, places: Sequence[Place], live: int, work: Flow[T]) -> Flow[T]:
+    """Hold what live members have before `work` waits for it (R9); what work leaves held is let go."""
+    if not live:
+        return (yield from work)
+    hold_s = min(_HOLD_S + _HOLD_PER_PARTITION_S * len(places), _MAX_HOLD_S)
+    for topic in sorted({topic for topic, _ in places}):
+        numbers = array(number for name, number in places if name == topic)
+        yield from in_transaction(
+            Statement(
+                "hold", "select coordinator.hold(%s, %s, %s, %s)", (group, topic, numbers, hold_s), lambda _rows: None
+            )
+        )
+    try:
+        return (yield from work)
+    except Exception:
+        for topic in sorted({topic for topic, _ in places}):
+            numbers = array(number for name, number in places if name == topic)
+            # Where this fails too, the hold ends by itself.
+            yield from in_transaction(
+                Statement(
+                    "let_go", "select coordinator.let_go(%s, %s, %s)", (group, topic, numbers), lambda _rows: None
+                )
+            )
+        raise
+
+
+def _seek_each(
+    group: str, places: Sequence[Place], target: Mapping[Place, tuple[str, Any]], *, force: bool, reason: str | None
+) -> Flow[list[SeekOutcome]]:
+    moved: list[SeekOutcome] = []
+    for place in places:
+        try:
+            moved.append(
+                (
+                    yield from in_transaction(
+                        _seek(group, place, target[place], force=force, execute=True, reason=reason)
+                    )
+                )
+            )
+        except Exception as error:
+            if moved:
+                error.add_note(f"{len(moved)} of {len(places)} partitions were moved before that")
+            raise
+    return moved
+
+
+def _seek(
+    group: str, place: Place, target: tuple[str, Any], *, force: bool, execute: bool, reason: str | None
+) -> Statement[SeekOutcome]:
+    kind, value = target
+    if kind == "to":
+        kind = "time" if _is_time(value) else "offset" if isinstance(value, int) else value
+    number, time = (value if kind in ("offset", "shift") else None), (value if kind == "time" else None)
+    return Statement(
+        "seek",
+        "select s.from_offset, s.wanted_offset, s.to_offset, s.log_start_offset, s.log_end_offset, s.members, s.skipped, "
+        "s.parked, s.dead_letters, s.epoch from coordinator.seek(%s, %s, %s, %s, %s, %s, %s, %s, %s) s",
+        (group, *place, kind, number, time, force, execute, reason),
+        lambda rows: SeekOutcome(*place, *rows[0]),
+    )
+
+
+def _skip(
+    group: str, topic: str, partition: int, offset: int, *, dead_letter: bool, execute: bool, reason: str | None
+) -> Statement[SkipOutcome]:
+    return Statement(
+        "skip",
+        "select s.state, s.key, s.message_id, s.published_at, s.attempts, s.error, s.members, s.epoch "
+        "from coordinator.skip(%s, %s, %s, %s, %s, %s, %s) s",
+        (group, topic, partition, offset, dead_letter, execute, reason),
+        lambda rows: SkipOutcome(topic, partition, offset, *rows[0]),
+    )
+
+
+def _pausing(
+    function: str, group: str, topic: str | None, partitions: Sequence[int] | None, reason: str | None
+) -> Statement[list[PartitionPause]]:
+    text = {
+        "pause": 'select p.topic, p."partition", p.changed from coordinator.pause(%s, %s, %s, %s) p',
+        "resume": 'select p.topic, p."partition", p.changed from coordinator.resume(%s, %s, %s, %s) p',
+    }[function]
+    numbers = None if partitions is None else array(partitions)
+    return Statement(
+        function, text, (group, topic, numbers, reason), lambda rows: [PartitionPause(*row) for row in rows]
+    )
+
+
+def _is_time(target: object) -> bool:
+    # This package imports no clock, and so no datetime.
+    return hasattr(target, "tzinfo")

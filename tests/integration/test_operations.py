@@ -1,0 +1,273 @@
+"""Groups that are paused, moved and deleted under a consumer that runs, on both shells."""
+
+import threading
+import time
+
+import pytest
+from support.ledger import EFFECTS, effects, wait_settled
+from support.shell import GROUP, TOPIC, committed, query, wait_until
+
+from coordinator.errors import ConflictError, CoordinatorError, InvalidInputError, NotFoundError
+
+
+class Seen:
+    """A handler that remembers what it was given."""
+
+    def __init__(self, gate=None):
+        self.values = []
+        self.gate = gate
+
+    def __call__(self, message):
+        self.values.append(message.value)
+        if self.gate is not None:
+            assert self.gate.wait(30)
+
+
+def publish(shell, lo, hi):
+    shell.app.publish_many(TOPIC, list(range(lo, hi)))
+
+
+def wait_values(seen, wanted, limit_s=30):
+    wait_until(lambda: sorted(set(seen.values)) == sorted(wanted), limit_s, f"{wanted}")
+
+
+def quiet(seen, looks_s=0.6):
+    """Several looks at the membership, and nothing new is handed over."""
+    before = len(seen.values)
+    time.sleep(looks_s)
+    return len(seen.values) == before
+
+
+# ---- pause
+
+
+def test_pause__under_a_running_consumer__nothing_is_handed_over_until_resume(shell, dsn):
+    seen = Seen()
+    shell.subscribe(seen)
+    publish(shell, 0, 10)
+    with shell:
+        wait_values(seen, range(10))
+        assert all(place.changed for place in shell.app.pause(GROUP, reason="stop"))
+        wait_until(lambda: all(p.paused for p in list(shell.engine.partitions.values())), 30)
+        publish(shell, 10, 20)
+        assert quiet(seen)
+        # Not read ahead, either.
+        assert all(p.hwm <= p.committed for p in shell.engine.partitions.values())
+        shell.app.resume(GROUP)
+        wait_values(seen, range(20))
+        wait_settled(dsn)
+    assert len(seen.values) == 20
+
+
+def test_pause__what_runs__is_finished_and_settled(shell, dsn):
+    gate = threading.Event()
+    seen = Seen(gate)
+    shell.subscribe(seen, ordering="none")
+    publish(shell, 0, 10)
+    with shell:
+        wait_until(lambda: seen.values, 30)
+        shell.app.pause(GROUP)
+        wait_until(lambda: all(p.paused for p in list(shell.engine.partitions.values())), 30)
+        started = len(seen.values)
+        gate.set()
+        wait_until(lambda: not any(p.in_flight or p.holds_unsaved for p in list(shell.engine.partitions.values())), 30)
+        assert quiet(seen)
+        assert len(seen.values) == started
+        done = query(dsn, "select coalesce(sum(o.log_end_offset - o.lag), 0)::int from coordinator.offsets o")[0][0]
+        assert done == started
+        shell.app.resume(GROUP)
+        wait_settled(dsn)
+    assert sorted(seen.values) == list(range(10))
+
+
+def test_pause__before_the_consumer_starts__it_starts_paused(make_shell, dsn):
+    shell = make_shell()
+    seen = Seen()
+    shell.subscribe(seen)
+    query(dsn, "select * from coordinator.join_group(null, %s, array[%s])", GROUP, TOPIC)
+    publish(shell, 0, 10)
+    shell.app.pause(GROUP)
+    with shell:
+        wait_until(lambda: shell.engine.partitions, 30)
+        assert quiet(seen)
+        shell.app.resume(GROUP)
+        wait_values(seen, range(10))
+
+
+# ---- seek
+
+
+def test_seek_forced__under_a_running_consumer__everything_comes_again_from_there(shell, dsn):
+    seen = Seen()
+    shell.subscribe(seen)
+    publish(shell, 0, 50)
+    with shell:
+        wait_settled(dsn)
+        with pytest.raises(ConflictError, match="live members"):
+            shell.app.seek(GROUP, to="earliest")
+        assert sum(o.skipped for o in shell.app.seek(GROUP, to="earliest", dry_run=True)) == 0
+        before = sum(committed(dsn).values())
+        assert before == 50
+        outcomes = shell.app.seek(GROUP, to="earliest", force=True, reason="again")
+        assert {o.to_offset for o in outcomes} == {0}
+        wait_until(lambda: len(seen.values) >= 100, 30)
+        wait_settled(dsn)
+        assert not any(o.paused for o in shell.app.group_offsets(GROUP))
+    assert sorted(seen.values) == sorted([*range(50), *range(50)])
+
+
+def test_seek__against_a_stream_of_transactional_handlers__comes_to_its_turn(shell, dsn):
+    """FOR UPDATE alone waits for ever: acks that hold the claim's row follow each other without a pause (R9)."""
+    query(dsn, EFFECTS)
+    stop = threading.Event()
+
+    def book(message, connection):
+        connection.execute("insert into effects (value) values (%s)", (message.value,))
+        connection.execute("select pg_sleep(0.005)")
+
+    shell.subscribe(book, transactional=True, concurrency=8, ordering="none")
+    publish(shell, 0, 2000)
+
+    def publish_on():
+        number = 2000
+        while not stop.wait(0.01):
+            publish(shell, number, number + 20)
+            number += 20
+
+    stream = threading.Thread(target=publish_on)
+    with shell:
+        wait_until(lambda: query(dsn, "select count(*) from effects")[0][0] > 50, 30)
+        stream.start()
+        try:
+            started_s = time.monotonic()
+            outcomes = shell.app.seek(GROUP, to="latest", force=True)
+            took_s = time.monotonic() - started_s
+        finally:
+            stop.set()
+            stream.join()
+        assert took_s < 20
+        assert all(o.to_offset == o.log_end_offset for o in outcomes)
+        wait_settled(dsn, limit_s=60)
+    # Each effect once, whatever the seek has cut off.
+    assert max(count for _, count in effects(dsn)) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"to": "earliest", "by": 1}, {"to": "somewhere"}, {"to": True}, {"to": "latest", "partitions": [0]}],
+)
+def test_seek__arguments_that_are_no_target__are_refused(shell, arguments):
+    with pytest.raises(InvalidInputError):
+        shell.app.seek(GROUP, **arguments)
+
+
+def test_skip__blocking_message__the_owner_goes_on_behind_it(shell, dsn):
+    seen = []
+
+    def handle(message):
+        seen.append(message.value)
+        if message.value == 3:
+            raise RuntimeError("never")
+
+    shell.subscribe(handle, ordering="partition", retry=[0.05], max_attempts=10_000)
+    for number in range(8):
+        shell.app.publish(TOPIC, number, partition=0)
+    with shell:
+        wait_until(lambda: seen.count(3) > 2, 30)
+        look = shell.app.skip(GROUP, TOPIC, 0, 3, dry_run=True)
+        assert (look.state, look.error) == ("parked", "RuntimeError: never")
+        shell.app.skip(GROUP, TOPIC, 0, 3, reason="broken")
+        wait_until(lambda: 7 in seen, 30)
+        wait_settled(dsn)
+    assert query(dsn, "select s.skipped, s.note from coordinator.skip_list s") == [(1, "broken")]
+
+
+# ---- deletion, partitions
+
+
+def test_delete_group_forced__its_consumer_fails_loudly(shell, dsn):
+    seen = Seen()
+    shell.subscribe(seen)
+    publish(shell, 0, 10)
+    shell.start()
+    wait_values(seen, range(10))
+    with pytest.raises(ConflictError):
+        shell.app.delete_group(GROUP)
+    shell.app.delete_group(GROUP, force=True)
+    wait_until(lambda: shell.failure is not None, 30)
+    with pytest.raises(CoordinatorError, match="deleted"):
+        shell.stop()
+    for table in ("claims", "progress", "retries", "acks", "dead_letters", "pauses", "members"):
+        assert query(dsn, f"select count(*) from coordinator.{table}") == [(0,)], table
+    with pytest.raises(NotFoundError):
+        shell.app.seek(GROUP, to="earliest")
+
+
+def test_delete_topic_forced__its_consumer_fails_loudly_and_nothing_is_left(shell, dsn):
+    seen = Seen()
+    shell.subscribe(seen)
+    publish(shell, 0, 10)
+    shell.app.publish(TOPIC, 1, delay_s=1000, dedup_key="k")
+    shell.start()
+    wait_values(seen, range(10))
+    with pytest.raises(ConflictError, match="in use"):
+        shell.app.delete_topic(TOPIC)
+    shell.app.delete_topic(TOPIC, force=True)
+    wait_until(lambda: shell.failure is not None, 30)
+    with pytest.raises(CoordinatorError, match="deleted"):
+        shell.stop()
+    for table in ("topics", "segments", "claims", "progress", "scheduled", "dedup", "group_topics"):
+        assert query(dsn, f"select count(*) from coordinator.{table}") == [(0,)], table
+    assert query(
+        dsn, "select c.relname from pg_class c where c.relnamespace = 'coordinator'::regnamespace and c.relname ~ '^topic_\\d'"
+    ) == []  # fmt: skip
+    with pytest.raises(NotFoundError):
+        shell.app.publish(TOPIC, 1)
+
+
+def test_add_partitions__under_a_running_consumer__it_reads_them_from_their_first_offset(shell, dsn):
+    seen = Seen()
+    shell.subscribe(seen)
+    publish(shell, 0, 10)
+    with shell:
+        wait_values(seen, range(10))
+        before = shell.app.topic(TOPIC).partitions
+        assert shell.app.add_partitions(TOPIC, before + 2) == 2
+        assert shell.app.add_partitions(TOPIC, before + 2) == 0
+        with pytest.raises(ConflictError):
+            shell.app.add_partitions(TOPIC, before)
+        shell.app.publish(TOPIC, 100, partition=before)
+        shell.app.publish(TOPIC, 101, partition=before + 1)
+        wait_values(seen, [*range(10), 100, 101])
+        wait_settled(dsn)
+    assert len(committed(dsn)) == before + 2
+
+
+def test_alter_topic__each_setting__holds_for_what_is_published_next(shell):
+    app = shell.app
+    assert app.alter_topic(TOPIC, max_backlog=5, dedup_window_s=60.0) == {"max_backlog": None, "dedup_window_s": None}
+    topic = app.topic(TOPIC)
+    assert (topic.max_backlog, topic.dedup_window_s, topic.wake) == (5, 60.0, True)
+    app.alter_topic(TOPIC, max_backlog=None, wake=False)
+    topic = app.topic(TOPIC)
+    assert (topic.max_backlog, topic.dedup_window_s, topic.wake) == (None, 60.0, False)
+    for wrong in (
+        {"max_backlog": 0},
+        {"partitions": 3},
+        {"wake": None},
+        {"max_message_bytes": "much"},
+        {"dedup_window_s": -1},
+    ):
+        with pytest.raises(InvalidInputError):
+            app.alter_topic(TOPIC, **wrong)
+    with pytest.raises(NotFoundError):
+        app.alter_topic("nothing", wake=True)
+
+
+def test_scheduled_message__cancelled__is_not_published_and_its_key_is_free(shell):
+    app = shell.app
+    app.publish(TOPIC, 1, delay_s=1000, dedup_key="k")
+    (waiting,) = app.scheduled(TOPIC)
+    assert app.cancel_scheduled(TOPIC, [waiting.schedule_id, 999_999]) == [waiting.schedule_id]
+    assert app.scheduled() == []
+    assert not app.publish(TOPIC, 2, dedup_key="k").duplicate
