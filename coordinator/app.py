@@ -36,6 +36,7 @@ from coordinator.model import (
     Message,
     Outgoing,
     Published,
+    Retention,
     Scheduled,
     Source,
     TopicInfo,
@@ -46,6 +47,7 @@ from coordinator.producer.blocking import Producer
 from coordinator.producer.encode import JSON, Codec, OnDuplicate
 from coordinator.protocol import admin, messages, topics
 from coordinator.protocol.statement import Flow, Statement
+from coordinator.protocol.topics import DEFAULT_RETENTION
 from coordinator.settings import EMBEDDED, Settings, find_dsn, find_schema
 
 log = logging.getLogger("coordinator")
@@ -167,6 +169,11 @@ class Coordinator(_Base, Operations):
         wake: bool = True,
         dedup_window_s: float | None = None,
         max_backlog: int | None = None,
+        retention_s: float | None = DEFAULT_RETENTION.retention_s,
+        retention_bytes: int | None = DEFAULT_RETENTION.retention_bytes,
+        unconsumed: str = DEFAULT_RETENTION.unconsumed,
+        segment_max_age_s: float | None = DEFAULT_RETENTION.segment_max_age_s,
+        segment_max_bytes: int | None = DEFAULT_RETENTION.segment_max_bytes,
     ) -> bool:
         """Create a topic; False if it exists with as many partitions, whose settings are left as they are.
 
@@ -176,6 +183,8 @@ class Coordinator(_Base, Operations):
             dedup_window_s: How long a dedup key, or a message_id that the publisher gives, keeps a second message with the
                 same one out. None: message_ids are not compared, and dedup keys for a day.
             max_backlog: Refuse publishes while the slowest group has so many messages to settle.
+            retention_s, retention_bytes, unconsumed, segment_max_age_s, segment_max_bytes: What is kept of it, see
+                `model.Retention`: for a week, and for longer what a group has not passed.
 
         Raises:
             ConflictError: It exists with another number of partitions.
@@ -189,6 +198,7 @@ class Coordinator(_Base, Operations):
                 wake=wake,
                 dedup_window_s=dedup_window_s,
                 max_backlog=max_backlog,
+                retention=Retention(retention_s, retention_bytes, unconsumed, segment_max_age_s, segment_max_bytes),
             )
         )
 
@@ -495,6 +505,11 @@ class AsyncCoordinator(_Base, AsyncOperations):
         wake: bool = True,
         dedup_window_s: float | None = None,
         max_backlog: int | None = None,
+        retention_s: float | None = DEFAULT_RETENTION.retention_s,
+        retention_bytes: int | None = DEFAULT_RETENTION.retention_bytes,
+        unconsumed: str = DEFAULT_RETENTION.unconsumed,
+        segment_max_age_s: float | None = DEFAULT_RETENTION.segment_max_age_s,
+        segment_max_bytes: int | None = DEFAULT_RETENTION.segment_max_bytes,
     ) -> bool:
         """`Coordinator.create_topic`."""
         return await self._execute(
@@ -505,6 +520,7 @@ class AsyncCoordinator(_Base, AsyncOperations):
                 wake=wake,
                 dedup_window_s=dedup_window_s,
                 max_backlog=max_backlog,
+                retention=Retention(retention_s, retention_bytes, unconsumed, segment_max_age_s, segment_max_bytes),
             )
         )
 

@@ -107,6 +107,24 @@ class Scheduled(NamedTuple):
         return None
 
 
+class Retention(NamedTuple):
+    """What is kept of a topic. Its messages go by whole segments, the oldest first.
+
+    Attributes:
+        retention_s: A segment may go when it was closed so long ago; None: not for its age.
+        retention_bytes: It may go, too, when the segments behind it hold so many bytes; None: not for its size.
+        unconsumed: What a group has not passed is kept ("keep"), or skipped for it, recorded and alerted on ("drop").
+        segment_max_age_s: A segment that is so old is closed; None: an eighth of retention_s, a minute to a day.
+        segment_max_bytes: One that is so large is closed, index and all; None: not for its size.
+    """
+
+    retention_s: float | None = 604_800.0
+    retention_bytes: int | None = None
+    unconsumed: str = "keep"
+    segment_max_age_s: float | None = None
+    segment_max_bytes: int | None = 1_073_741_824
+
+
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
     """A topic as it is now.
@@ -115,6 +133,8 @@ class TopicInfo:
         high_offsets: The highest offset handed out per partition, -1 for none yet.
         dedup_window_s: How long message ids are compared; None: not at all.
         max_backlog: Publishes are refused while the slowest group has so many messages to settle; None: never.
+        retention_s, retention_bytes, unconsumed, segment_max_age_s, segment_max_bytes: See `Retention`.
+        first_offsets: The lowest offset per partition that retention has kept.
     """
 
     topic_id: int
@@ -130,6 +150,12 @@ class TopicInfo:
     size_bytes: int
     dedup_window_s: float | None
     max_backlog: int | None
+    retention_s: float | None
+    retention_bytes: int | None
+    unconsumed: str
+    segment_max_age_s: float | None
+    segment_max_bytes: int | None
+    first_offsets: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,10 +102,10 @@ drop table coordinator.pauses, coordinator.past_failures, coordinator.audit;
 # Topics that were made before keep their messages for ever, as they did: no retention_s.
 RETENTION_UP = """
 alter table coordinator.topics
-    add column retention_s double precision check (retention_s >= 1),
+    add column retention_s double precision check (retention_s between 1 and 3.2e9),
     add column retention_bytes bigint check (retention_bytes >= 1),
     add column unconsumed text not null default 'keep' check (unconsumed in ('keep', 'drop')),
-    add column segment_max_age_s double precision check (segment_max_age_s >= 1),
+    add column segment_max_age_s double precision check (segment_max_age_s between 1 and 3.2e9),
     add column segment_max_bytes bigint default 1073741824 check (segment_max_bytes >= 8192),
     add column first_offsets bigint[];
 alter table coordinator.segments
@@ -137,8 +137,32 @@ create table coordinator.maintenance (
     error text
 );
 create index skips_partition_idx on coordinator.skips (group_id, topic_id, partition, at);
+
+drop view coordinator.topic_sizes;
+drop function coordinator.describe_topics(text[]);
+drop function coordinator.create_topic(text, int, int, boolean, double precision, bigint);
 """
 RETENTION_DOWN = """
+drop view coordinator.topic_sizes;
+drop function coordinator.describe_topics(text[]);
+drop function coordinator.create_topic(
+    text, int, int, boolean, double precision, bigint, double precision, bigint, text, double precision, bigint);
+drop function coordinator.check_retention(double precision, bigint, text, double precision, bigint);
+drop function coordinator.rotate_due();
+drop function coordinator.skip_expired(int);
+drop function coordinator.retire_segments();
+drop function coordinator.drop_retired(double precision);
+drop function coordinator.detach_command(text, int);
+drop function coordinator.lock_holders(regclass[]);
+drop function coordinator.expired_segment(coordinator.topics);
+drop function coordinator.segment_table(coordinator.topics, int);
+drop function coordinator.open_publishers(coordinator.topics);
+drop function coordinator.skip_below(int, int, int, bigint, text, text);
+drop function coordinator.held_offset(int, int, int);
+drop function coordinator.group_expired(int);
+drop function coordinator.begin_task(text, double precision);
+drop function coordinator.end_task(text);
+drop function coordinator.fail_task(text, text);
 drop table coordinator.skips, coordinator.maintenance;
 alter table coordinator.groups drop column max_dead_letter_age_s, drop column unused_since, drop column expire_s,
     drop column on_expiry;
@@ -183,6 +207,9 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    for text in (HISTORY_DOWN, VIEWS_DOWN, RIGHTS_DOWN, RETENTION_DOWN, GROUPS_DOWN, MEMBERSHIP_DOWN):
+    run_sql.run_text(VIEWS_DOWN)
+    # The new one reads what goes now, and another view reads it.
+    run_sql.run_file(run_sql.SNAPSHOTS / "0002" / "views" / "offsets.sql")
+    for text in (HISTORY_DOWN, RIGHTS_DOWN, RETENTION_DOWN, GROUPS_DOWN, MEMBERSHIP_DOWN):
         run_sql.run_text(text)
     run_sql.run_older_copies(revision)

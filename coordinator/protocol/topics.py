@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from coordinator.model import TopicInfo
+from coordinator.model import Retention, TopicInfo
 from coordinator.protocol.statement import Row, Statement
+
+DEFAULT_RETENTION = Retention()
 
 
 def create_topic(
@@ -15,12 +17,13 @@ def create_topic(
     wake: bool,
     dedup_window_s: float | None = None,
     max_backlog: int | None = None,
+    retention: Retention = DEFAULT_RETENTION,
 ) -> Statement[bool]:
     """True if the topic was created, False if it existed with as many partitions."""
     return Statement(
         "create_topic",
-        "select c.created from coordinator.create_topic(%s, %s, %s, %s, %s, %s) c",
-        (topic, partitions, max_message_bytes, wake, dedup_window_s, max_backlog),
+        "select c.created from coordinator.create_topic(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) c",
+        (topic, partitions, max_message_bytes, wake, dedup_window_s, max_backlog, *retention),
         lambda rows: bool(rows[0][0]),
     )
 
@@ -30,7 +33,8 @@ def describe_topics(topics: Sequence[str] | None = None) -> Statement[list[Topic
     return Statement(
         "describe_topics",
         "select d.topic_id, d.name, d.partitions, d.max_message_bytes, d.wake, d.channel, d.segment, d.first_segment, "
-        "d.created_at, d.high_offsets, d.bytes, d.dedup_window_s, d.max_backlog from coordinator.describe_topics(%s) d",
+        "d.created_at, d.high_offsets, d.bytes, d.dedup_window_s, d.max_backlog, d.retention_s, d.retention_bytes, "
+        "d.unconsumed, d.segment_max_age_s, d.segment_max_bytes, d.first_offsets from coordinator.describe_topics(%s) d",
         (None if topics is None else list(topics),),
         lambda rows: [_topic(row) for row in rows],
     )
@@ -51,6 +55,7 @@ def open_segment(topic: str, segment: int) -> Statement[bool]:
 def _topic(row: Row) -> TopicInfo:
     values: list[Any] = list(row)
     values[9] = tuple(values[9])
+    values[18] = tuple(values[18])
     return TopicInfo(*values)
 
 

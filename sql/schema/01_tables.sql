@@ -23,12 +23,12 @@ create table coordinator.topics (
     -- Publishes are refused while the slowest group has this many messages to settle; null: never.
     max_backlog bigint check (max_backlog >= 1),
     -- A closed segment may go when it was closed so long ago, or when those behind it hold so many bytes; null: for neither reason.
-    retention_s double precision check (retention_s >= 1),
+    retention_s double precision check (retention_s between 1 and 3.2e9),
     retention_bytes bigint check (retention_bytes >= 1),
     -- Where a group has not passed such a segment: it is kept, or the group is made to skip its messages.
     unconsumed text not null default 'keep' check (unconsumed in ('keep', 'drop')),
     -- When a segment is closed; no age: an eighth of retention_s, a minute to a day.
-    segment_max_age_s double precision check (segment_max_age_s >= 1),
+    segment_max_age_s double precision check (segment_max_age_s between 1 and 3.2e9),
     segment_max_bytes bigint default 1073741824 check (segment_max_bytes >= 8192),
     -- The lowest offset of each partition, at p + 1, that is kept; null: 0. Rises with first_segment, under this row's lock.
     first_offsets bigint[],

@@ -61,7 +61,7 @@ begin
         insert into coordinator.claims (group_id, topic_id, partition, start_offset)
         select join_group.group_id, v_topic.topic_id, p.n,
                case p_from
-                   when 'earliest' then 0
+                   when 'earliest' then coordinator.log_start(v_topic.topic_id, p.n)
                    when 'latest' then coordinator.high_offset(v_topic.topic_id, p.n) + 1
                    else coordinator.offset_at(v_topic.topic_id, p.n, p_from_time)
                end

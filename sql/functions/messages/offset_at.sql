@@ -5,7 +5,7 @@ set quote_all_identifiers = off
 set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
--- The first offset of a partition from which on every message published at or after p_time is read; the next offset
+-- The first kept offset of a partition from which on every message published at or after p_time is read; the next offset
 -- to be handed out where there is none.
 -- A publisher reads the clock just before it takes its offsets. So a message's time is at most that of its nextval, which
 -- rises with the offset; where publishers overlap, or one pauses between the two, messages with times that are too early
@@ -23,7 +23,7 @@ declare
 begin
     select t.messages::text into v_relation from coordinator.topics t where t.topic_id = p_topic_id;
     for v_segment in
-        select s.segment from coordinator.segments s where s.topic_id = p_topic_id order by s.segment
+        select s.segment from coordinator.segments s where s.topic_id = p_topic_id and s.retired_at is null order by s.segment
     loop
         execute format('select r."offset" as o, r.published_at as at from %s_s%s r where r."partition" = $1 '
                        'order by r."offset" desc limit 1', v_relation, v_segment.segment) into v_row using p_partition;
@@ -56,6 +56,6 @@ begin
         exit when v_below is null;
         v_found := v_below;
     end loop;
-    return v_found;
+    return greatest(v_found, coordinator.log_start(p_topic_id, p_partition));
 end
 $$;

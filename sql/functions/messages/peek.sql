@@ -13,7 +13,7 @@ as $$
 -- Raises: KG003 no such topic or partition.
 declare
     v_topic coordinator.topics;
-    v_from bigint := greatest(p_from, 0);
+    v_from bigint;
     v_high bigint;
     v_left int := p_limit;
     v_row record;
@@ -26,6 +26,7 @@ begin
         raise exception using errcode = 'KG003', message = format(
             'topic %L has partitions 0 to %s, found %s', p_topic, v_topic.partitions - 1, p_partition);
     end if;
+    v_from := greatest(p_from, coordinator.log_start(v_topic.topic_id, p_partition));
     v_high := coordinator.high_offset(v_topic.topic_id, p_partition);
     while v_left > 0 and v_from <= v_high loop
         for v_row in

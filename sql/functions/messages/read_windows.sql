@@ -20,7 +20,7 @@ as $$
 -- The visible rows of windows [from, to) of one topic's partitions; p_ords are the caller's names for them.
 -- Returns: per window in offset order, because offset order implies segment order. Several windows may name one partition.
 -- Plans are pinned: without statistics a window becomes a bitmap scan with a sort, five times slower. Each segment that
--- can hold a window's rows is read by itself, so a plan has one table however many segments there are.
+-- can hold a window's rows is read by itself, so a plan has one table however many segments there are. Retired ones are not.
 declare
     v_relation text;
     v_slice record;
@@ -33,7 +33,7 @@ begin
         join unnest(p_ords, p_partitions, p_froms, p_tos) as w(ord, partition, lo, hi)
           on (s.floors is null or s.floors[w.partition + 1] is null or w.hi - 1 > s.floors[w.partition + 1])
          and (s.ceilings is null or w.lo <= coalesce(s.ceilings[w.partition + 1], -1))
-        where s.topic_id = p_topic_id and w.lo < w.hi
+        where s.topic_id = p_topic_id and s.retired_at is null and w.lo < w.hi
         group by s.segment
         order by s.segment
     loop

@@ -5,6 +5,11 @@ create or replace function coordinator.create_topic(
     p_wake boolean default true,
     p_dedup_window_s double precision default null,
     p_max_backlog bigint default null,
+    p_retention_s double precision default 604800,
+    p_retention_bytes bigint default null,
+    p_unconsumed text default 'keep',
+    p_segment_max_age_s double precision default null,
+    p_segment_max_bytes bigint default 1073741824,
     out topic_id int,
     out created boolean
 )
@@ -38,6 +43,7 @@ begin
     if p_max_backlog < 1 then
         raise exception using errcode = 'KG005', message = format('max_backlog is 1 or more, or null, found %s', p_max_backlog);
     end if;
+    perform coordinator.check_retention(p_retention_s, p_retention_bytes, p_unconsumed, p_segment_max_age_s, p_segment_max_bytes);
     perform pg_advisory_xact_lock(hashtextextended('coordinator.topics', 0));
     select t.* into v_topic from coordinator.topics t where t.name = p_topic;
     if found then
@@ -70,10 +76,11 @@ begin
         v_sequences := v_sequences || format('%s_p%s', v_messages, v_partition);
     end loop;
     insert into coordinator.topics (topic_id, name, partitions, max_message_bytes, wake, messages, segment_sequence,
-                                    offset_sequences, created_at, dedup_window_s, max_backlog)
+                                    offset_sequences, created_at, dedup_window_s, max_backlog, retention_s,
+                                    retention_bytes, unconsumed, segment_max_age_s, segment_max_bytes)
     values (topic_id, p_topic, p_partitions, p_max_message_bytes, p_wake, v_messages::regclass,
             (v_messages || '_segment')::regclass, v_sequences::regclass[], coordinator.now_(), p_dedup_window_s,
-            p_max_backlog);
+            p_max_backlog, p_retention_s, p_retention_bytes, p_unconsumed, p_segment_max_age_s, p_segment_max_bytes);
     perform coordinator.add_segment(p_topic);
     perform coordinator.open_segment(p_topic, 1);
 end

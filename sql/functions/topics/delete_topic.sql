@@ -24,6 +24,7 @@ declare
     v_topic coordinator.topics;
     v_claim record;
     v_sequence regclass;
+    v_table regclass;
 begin
     perform coordinator.require_read_committed('delete_topic');
     perform pg_advisory_xact_lock(hashtextextended('coordinator.topics', 0));
@@ -72,6 +73,15 @@ begin
     delete from coordinator.group_topics s where s.topic_id = v_topic.topic_id;
     delete from coordinator.dedup d
     where d.ctid = any (array(select e.ctid from coordinator.dedup e where e.topic_id = v_topic.topic_id for update skip locked));
+    -- A segment that was detached, and is not dropped yet, is a table of its own.
+    for v_table in
+        select x.name from coordinator.segments s
+        cross join lateral (select coordinator.segment_table(v_topic, s.segment) as name) x
+        where s.topic_id = v_topic.topic_id and x.name is not null
+          and not exists (select from pg_inherits i where i.inhrelid = x.name)
+    loop
+        execute format('drop table %s', v_table);
+    end loop;
     delete from coordinator.topics t where t.topic_id = v_topic.topic_id;
     execute format('drop table %s', v_topic.messages);
     foreach v_sequence in array v_topic.offset_sequences || v_topic.segment_sequence loop

@@ -16,6 +16,7 @@ declare
     v_floors bigint[];
     v_ceilings bigint[];
     v_opened boolean := false;
+    v_publishers text[];
 begin
     select t.* into v_topic from coordinator.topics t where t.name = p_topic;
     if not found then
@@ -41,7 +42,9 @@ begin
     end if;
     -- A crash between setval and commit leaves bounds that are not known; a later ceiling is a weaker bound, and true.
     v_ceilings := array(select coalesce(pg_sequence_last_value(u.s), -1) from unnest(v_topic.offset_sequences) as u(s));
-    update coordinator.segments s set ceilings = v_ceilings, closed_at = coordinator.now_()
+    -- After setval: whoever may still write into the old segment took its lock before, and is seen here.
+    v_publishers := coordinator.open_publishers(v_topic);
+    update coordinator.segments s set ceilings = v_ceilings, closed_at = coordinator.now_(), publishers = v_publishers
     where s.topic_id = v_topic.topic_id and s.segment < p_segment and s.ceilings is null;
     update coordinator.segments s set floors = v_floors
     where s.topic_id = v_topic.topic_id and s.segment = p_segment and v_opened;
