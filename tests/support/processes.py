@@ -8,6 +8,7 @@ refused. The file is this module, started as a program.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -36,7 +37,8 @@ class Task:
         freeze_after: The handler of the message after so many never returns; None for never.
         settings: Keyword arguments of Settings.
         options: Of @subscribe, or of the consumer.
-        raise_on: The handler fails for these values; kill_on: it kills its own process by SIGKILL.
+        raise_on: The handler fails for these values, or always; kill_on: it kills its own process by SIGKILL.
+        quiet: Neither messages are witnessed nor logged: for very many of them.
     """
 
     dsn: str
@@ -50,6 +52,8 @@ class Task:
     settings: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     raise_on: list[Any] = field(default_factory=list)
+    raise_always: bool = False
+    quiet: bool = False
     kill_on: list[Any] = field(default_factory=list)
 
 
@@ -129,6 +133,8 @@ class _Witness:
         self._task = task
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._count = 0
+        if task.quiet:
+            logging.getLogger("coordinator").setLevel(logging.CRITICAL)
 
     def _subscribe(self, app: Any, one: Any, book: Any, book_batch: Any) -> None:
         ledger = self._task.mode == "ledger"
@@ -142,7 +148,7 @@ class _Witness:
         self._say("start", message)
         if message.value in self._task.kill_on:
             os.kill(os.getpid(), signal.SIGKILL)
-        if message.value in self._task.raise_on:
+        if self._task.raise_always or message.value in self._task.raise_on:
             self._say("failed", message)
             raise ValueError(message.value)
         self._count += 1
@@ -153,6 +159,8 @@ class _Witness:
 
     def _say(self, event: str, message: Any = None, **facts: Any) -> None:
         if message is not None:
+            if self._task.quiet:
+                return
             facts |= {
                 "partition": message.partition,
                 "offset": message.offset,

@@ -108,7 +108,8 @@ class Storm:
                     return everybody.enter_context(Process(named, folder))
 
                 self._blow(server, [start() for _ in range(self.process_count)], start)
-                wait_settled(server.dsn, 120)
+                # What was charged with several crashes waits for minutes.
+                wait_settled(server.dsn, 300)
                 self._keep(server.dsn)
 
     def check(self) -> None:
