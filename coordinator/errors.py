@@ -117,6 +117,10 @@ class AlreadySettledError(FencedError):
     """Another run of the message was first and is committed. Roll back; nothing is left to do for this message."""
 
 
+class LoopFailedError(CoordinatorError):
+    """A background loop has ended, again and again; `__cause__` is what ended it. This process does no more: restart it."""
+
+
 class HandlerError(CoordinatorError):
     """The user's handler failed; `__cause__` is what it raised. Fix the handler; the retry policy has the message."""
 

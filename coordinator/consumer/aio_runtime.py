@@ -10,7 +10,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Awaitable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
@@ -20,6 +20,7 @@ from coordinator.consumer.aio_transaction import transaction
 from coordinator.consumer.bell import Bell, Latch
 from coordinator.consumer.counting import CLOCK_LOOK_S, Counting
 from coordinator.consumer.lag import Lag
+from coordinator.consumer.listening import ListenCheck, problems_of
 from coordinator.consumer.membership import (
     check_there,
     enter,
@@ -40,6 +41,7 @@ from coordinator.consumer.pacing import (
     RELEASE_PATIENCE_S,
     SERVER_LOOK_S,
     CpuGuard,
+    Restarts,
     jittered_s,
     pause_s,
 )
@@ -65,7 +67,7 @@ from coordinator.db.schema import protocol_checked
 from coordinator.db.translate import translated
 from coordinator.db.uninterrupted import uninterrupted
 from coordinator.db.watchdog import AsyncWatchdog
-from coordinator.errors import CoordinatorError, MemberDeadError, UnavailableError
+from coordinator.errors import CoordinatorError, LoopFailedError, MemberDeadError, UnavailableError
 from coordinator.model import Claim, Message, Settler
 from coordinator.observe import events
 from coordinator.observe.meter import METER
@@ -115,6 +117,7 @@ class AsyncRuntime:
         self._alive_after_all: UUID | None = None
         # Which history of the database all memory is of (R4), and who this was in the one before.
         self.history: str | None = None
+        self._listening = ListenCheck(uuid4())
         self._left_behind: UUID | None = None
         self._claiming = False
         self._process_count = 1
@@ -168,8 +171,8 @@ class AsyncRuntime:
         self._first_connection = connection
         METER.enter(self.counting)
         self._lag.start()
-        self._control = asyncio.create_task(self.guard(self._control_loop()), name="coordinator-control")
-        self._work = asyncio.create_task(self.guard(self._work_loop()), name="coordinator-work")
+        self._control = asyncio.create_task(self._supervise(self._control_loop), name="coordinator-control")
+        self._work = asyncio.create_task(self._supervise(self._work_loop), name="coordinator-work")
 
     async def stop(self, timeout_s: float) -> bool:
         """Write what is settled, release, leave; True if everything was released in time. Nothing may start any more.
@@ -245,7 +248,7 @@ class AsyncRuntime:
     def check(self) -> None:
         """Raise what ended a loop: a process whose loop is dead must not look alive."""
         if self.failure is not None:
-            raise CoordinatorError(f"a background loop of the coordinator ended: {self.failure!r}") from self.failure
+            raise LoopFailedError(f"a background loop of the coordinator ended: {self.failure!r}") from self.failure
 
     # ---- what handlers' tasks call
 
@@ -393,22 +396,29 @@ class AsyncRuntime:
         try:
             while not self._stopping.is_set:
                 self._wake.clear()
-                command = self.engine.next_command(time.monotonic())
+                command, built_in = self.engine.next_command(time.monotonic()), self.history
                 if any(subscription.runnable for subscription in self.engine.subscriptions.values()):
                     self._notify_all()
                 self._tell_late()
-                if isinstance(command, Wait):
+                if isinstance(command, Wait) and not (connection is not None and self._listening.wanted):
+                    if not self.engine.partitions:
+                        # It needs no database.
+                        self.counting.away_since_s.pop("work", None)
                     await self._wake.wait(min(max(command.until_s - time.monotonic(), 0.0), LONGEST_WAIT_S))
                     continue
                 try:
                     if connection is None:
                         connection = await self._connect("work")
                         history = await self._note_history(connection)
-                        # What the command was made from may be another history's by now.
-                        continue
                     if history != self.history:
                         raise _superseded()
-                    await self._carry_out(connection, command)
+                    if built_in not in (None, history):
+                        # Of a history that is gone: it may name an epoch that this one hands out again.
+                        continue
+                    if isinstance(command, Wait):
+                        await self._ring(connection)
+                    else:
+                        await self._carry_out(connection, command)
                     self.counting.away_since_s.pop("work", None)
                     if failures:
                         log.info(events.CONNECTION_RESTORED, extra={"failures": failures})
@@ -428,6 +438,12 @@ class AsyncRuntime:
         finally:
             if connection is not None:
                 await connection.close()
+
+    async def _ring(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        """Send the notification by which the control task knows that it hears."""
+        self._listening.sending()
+        await self._run(connection, admin.notify(render(self._listening.channel, self.schema)))
+        self._listening.sent(time.monotonic())
 
     async def _carry_out(self, connection: psycopg.AsyncConnection[Any], command: Exchange | Resolve) -> None:
         if isinstance(command, Exchange):
@@ -514,6 +530,8 @@ class AsyncRuntime:
                 if announced != self.id:
                     await self._run(connection, groups.hold_session(self.id, connection.info.backend_pid))
                     announced = self.id
+                if self._listening.ask(now_s):
+                    self._wake.set()
                 if now_s >= heartbeat_at_s:
                     await self._heartbeat(connection)
                     heartbeat_at_s = now_s + jittered_s(self.settings.heartbeat_s)
@@ -535,7 +553,14 @@ class AsyncRuntime:
                 continue
             if await self._notified(
                 connection,
-                min(heartbeat_at_s, membership_at_s, maintenance_at_s, sessions_at_s, self._cpu.next_s),
+                min(
+                    heartbeat_at_s,
+                    membership_at_s,
+                    maintenance_at_s,
+                    sessions_at_s,
+                    self._listening.next_s(),
+                    self._cpu.next_s,
+                ),
             ):
                 membership_at_s = 0.0
         await self._leave(connection)
@@ -563,8 +588,10 @@ class AsyncRuntime:
             await self._readable(connection, until_s)
             channels = await self._channels_rung(connection)
         look, self._nudged = self._nudged, False
+        if channels:
+            self._listening.heard(time.monotonic())
         groups_channel = render("coordinator.groups", self.schema)
-        if any(channel != groups_channel for channel in channels):
+        if set(channels) - {groups_channel, render(self._listening.channel, self.schema)}:
             self.counting.notified_count += 1
             self.engine.expect(time.monotonic())
         return look or groups_channel in channels
@@ -606,7 +633,17 @@ class AsyncRuntime:
 
     def status(self) -> Status:
         """What this coordinator is doing right now."""
-        return status_of(self.engine, self.id, time.monotonic())
+        now_s = time.monotonic()
+        return status_of(
+            self.engine,
+            self.id,
+            now_s,
+            wake_ups=self._listening.wake_ups,
+            clock_skew_s=self.counting.clock_skew_s,
+            problems=problems_of(
+                self.counting.away_since_s, self._watchdog.silent_s(), self.engine.lease_until_s, self.failure, now_s
+            ),
+        )
 
     def _on_lease(self, sent_s: float) -> None:
         self.engine.on_lease(sent_s + self.settings.lease_s - self.settings.self_fence_margin_s)
@@ -692,9 +729,11 @@ class AsyncRuntime:
         if not self.settings.listens:
             return
         with translated(connection), self._watchdog.watch(connection):
-            for channel in sorted({*self._channels, render("coordinator.groups", self.schema)}):
+            ours = ("coordinator.groups", self._listening.channel)
+            for channel in sorted({*self._channels, *(render(name, self.schema) for name in ours)}):
                 await connection.execute(listen_statement(channel))
         self.counting.listening = True
+        self._listening.begin(time.monotonic())
         # What was published before LISTEN took effect was not told.
         self.engine.expect(time.monotonic())
 
@@ -728,12 +767,39 @@ class AsyncRuntime:
         self.ready.ring()
         self.changed.ring()
 
+    async def _supervise(self, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run one of the two loops, and again a few times when it ends by an error; then that ends the whole."""
+        restarts = Restarts()
+
+        async def again() -> None:
+            while True:
+                try:
+                    return await loop()
+                except Exception:
+                    if self._stopping.is_set or not restarts.allow(time.monotonic()):
+                        raise
+                    log.exception(events.LOOP_RESTARTED)
+                    self._forget()
+                await self._stopping.wait(pause_s(restarts.count))
+
+        await self.guard(again())
+
+    def _forget(self) -> None:
+        """After an error nobody has foreseen: what is in memory may be half done; the tables have it all."""
+        self.engine.drop(list(self.engine.partitions))
+        self._claiming = False
+        self._notify_all()
+        self._nudge()
+
     async def guard(self, loop: Coroutine[Any, Any, None]) -> None:
         """Run a loop; what ends it is kept as the failure of the whole."""
         try:
             await loop
         except asyncio.CancelledError:
             raise
+        except LoopFailedError:
+            # Another one's failure, which is kept already.
+            return
         except BaseException as error:
             log.exception(events.LOOP_FAILED)
             self.failure = error

@@ -19,6 +19,9 @@ CHORES_PAUSE_S = 5.0
 # How often the machine's CPU is looked at, where a subscription minds it.
 _CPU_LOOK_S = 1.0
 
+_MAX_RESTARTS = 3
+_RESTARTS_WITHIN_S = 60.0
+
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
 
@@ -32,6 +35,24 @@ def pause_s(failures: int) -> float:
 def jittered_s(interval_s: float) -> float:
     """The next of a series of looks, so that a fleet does not look in step."""
     return interval_s * random.uniform(0.8, 1.0)  # noqa: S311
+
+
+class Restarts:
+    """Tells whether a loop that has ended by an error may begin again: three times within a minute."""
+
+    def __init__(self) -> None:
+        self._ended_s: list[float] = []
+
+    def allow(self, now_s: float) -> bool:
+        """Count one more end."""
+        self._ended_s = [ended_s for ended_s in self._ended_s if now_s - ended_s < _RESTARTS_WITHIN_S]
+        self._ended_s.append(now_s)
+        return len(self._ended_s) <= _MAX_RESTARTS
+
+    @property
+    def count(self) -> int:
+        """How many of them were lately."""
+        return len(self._ended_s)
 
 
 class CpuGuard:

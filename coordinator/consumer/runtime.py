@@ -18,6 +18,7 @@ from uuid import UUID, uuid4
 import psycopg
 
 from coordinator.consumer.counting import CLOCK_LOOK_S, Counting
+from coordinator.consumer.listening import ListenCheck, problems_of
 from coordinator.consumer.membership import (
     check_there,
     enter,
@@ -38,6 +39,7 @@ from coordinator.consumer.pacing import (
     RELEASE_PATIENCE_S,
     SERVER_LOOK_S,
     CpuGuard,
+    Restarts,
     jittered_s,
     pause_s,
 )
@@ -57,7 +59,7 @@ from coordinator.db.pooler import with_pooler
 from coordinator.db.schema import protocol_checked
 from coordinator.db.translate import translated
 from coordinator.db.watchdog import Watchdog
-from coordinator.errors import CoordinatorError, MemberDeadError, UnavailableError
+from coordinator.errors import CoordinatorError, LoopFailedError, MemberDeadError, UnavailableError
 from coordinator.model import Claim, Message, Settler
 from coordinator.observe import events
 from coordinator.observe.meter import METER
@@ -97,6 +99,7 @@ class Runtime:
         self._alive_after_all: UUID | None = None
         # Which history of the database all memory is of (R4), and who this was in the one before.
         self.history: str | None = None
+        self._listening = ListenCheck(uuid4())
         self._left_behind: UUID | None = None
         self._claiming = False
         # Threads that wait in `take`; changed under the lock.
@@ -108,9 +111,11 @@ class Runtime:
         self._first_connection: psycopg.Connection[Any] | None = None
         self._watchdog = Watchdog(settings.round_trip_timeout_s)
         self._handlers_pool: Pool | None = None
-        self._work = threading.Thread(target=self.guard, args=(self._work_loop,), name="coordinator-work", daemon=True)
+        self._work = threading.Thread(
+            target=self._supervise, args=(self._work_loop,), name="coordinator-work", daemon=True
+        )
         self._control = threading.Thread(
-            target=self.guard, args=(self._control_loop,), name="coordinator-control", daemon=True
+            target=self._supervise, args=(self._control_loop,), name="coordinator-control", daemon=True
         )
 
     # ---- life
@@ -189,7 +194,7 @@ class Runtime:
     def check(self) -> None:
         """Raise what ended a loop: a process whose loop is dead must not look alive."""
         if self.failure is not None:
-            raise CoordinatorError(f"a background loop of the coordinator ended: {self.failure!r}") from self.failure
+            raise LoopFailedError(f"a background loop of the coordinator ended: {self.failure!r}") from self.failure
 
     # ---- what handlers' threads call
 
@@ -346,44 +351,61 @@ class Runtime:
         connection: psycopg.Connection[Any] | None = None
         history: str | None = None
         failures = 0
-        while not self._stopping.is_set():
-            self._wake.clear()
-            with self.changed:
-                command = self.engine.next_command(time.monotonic())
-                if any(subscription.runnable for subscription in self.engine.subscriptions.values()):
-                    self.changed.notify_all()
-            self._tell_late()
-            if isinstance(command, Wait):
-                self._wake.wait(min(max(command.until_s - time.monotonic(), 0.0), LONGEST_WAIT_S))
-                continue
-            try:
-                if connection is None:
-                    connection = self._connect("work")
-                    history = self._note_history(connection)
-                    # What the command was made from may be another history's by now.
-                    continue
-                if history != self.history:
-                    raise _superseded()
-                self._carry_out(connection, command)
-                self.counting.away_since_s.pop("work", None)
-                if failures:
-                    log.info(events.CONNECTION_RESTORED, extra={"failures": failures})
-                failures = 0
-            except (UnavailableError, psycopg.Error) as error:
-                failures += 1
-                self.broken_s = time.monotonic()
-                self.counting.away_since_s.setdefault("work", self.broken_s)
-                log.warning(events.EXCHANGE_FAILED, extra={"error": str(error), "failures": failures})
+        try:
+            while not self._stopping.is_set():
+                self._wake.clear()
                 with self.changed:
-                    if isinstance(command, Exchange):
-                        self.engine.on_failed(command)
-                    if connection is not None and (connection.closed or isinstance(error, UnavailableError)):
-                        connection.close()
-                        connection = None
-                        self.engine.on_reconnected()
-                self._stopping.wait(pause_s(failures))
-        if connection is not None:
-            connection.close()
+                    command, built_in = self.engine.next_command(time.monotonic()), self.history
+                    if any(subscription.runnable for subscription in self.engine.subscriptions.values()):
+                        self.changed.notify_all()
+                self._tell_late()
+                if isinstance(command, Wait) and not (connection is not None and self._listening.wanted):
+                    if not self.engine.partitions:
+                        # It needs no database.
+                        self.counting.away_since_s.pop("work", None)
+                    self._wake.wait(min(max(command.until_s - time.monotonic(), 0.0), LONGEST_WAIT_S))
+                    continue
+                try:
+                    if connection is None:
+                        connection = self._connect("work")
+                        history = self._note_history(connection)
+                    if history != self.history:
+                        raise _superseded()
+                    if built_in not in (None, history):
+                        # Of a history that is gone: it may name an epoch that this one hands out again.
+                        continue
+                    if isinstance(command, Wait):
+                        self._ring(connection)
+                    else:
+                        self._carry_out(connection, command)
+                    self.counting.away_since_s.pop("work", None)
+                    if failures:
+                        log.info(events.CONNECTION_RESTORED, extra={"failures": failures})
+                    failures = 0
+                except (UnavailableError, psycopg.Error) as error:
+                    failures += 1
+                    self.broken_s = time.monotonic()
+                    self.counting.away_since_s.setdefault("work", self.broken_s)
+                    log.warning(events.EXCHANGE_FAILED, extra={"error": str(error), "failures": failures})
+                    with self.changed:
+                        if isinstance(command, Exchange):
+                            self.engine.on_failed(command)
+                        if connection is not None and (connection.closed or isinstance(error, UnavailableError)):
+                            connection.close()
+                            connection = None
+                            self.engine.on_reconnected()
+                    self._stopping.wait(pause_s(failures))
+        finally:
+            if connection is not None:
+                connection.close()
+
+    def _ring(self, connection: psycopg.Connection[Any]) -> None:
+        """Send the notification by which the control loop knows that it hears."""
+        with self.lock:
+            self._listening.sending()
+        self._run(connection, admin.notify(render(self._listening.channel, self.schema)))
+        with self.lock:
+            self._listening.sent(time.monotonic())
 
     def _carry_out(self, connection: psycopg.Connection[Any], command: Exchange | Resolve) -> None:
         if isinstance(command, Exchange):
@@ -456,6 +478,10 @@ class Runtime:
                     if announced != self.id:
                         self._run(connection, groups.hold_session(self.id, connection.info.backend_pid))
                         announced = self.id
+                    with self.lock:
+                        ring = self._listening.ask(now_s)
+                    if ring:
+                        self._wake.set()
                     if now_s >= heartbeat_at_s:
                         self._heartbeat(connection)
                         heartbeat_at_s = now_s + jittered_s(self.settings.heartbeat_s)
@@ -478,7 +504,14 @@ class Runtime:
                 if self._notified(
                     connection,
                     selector,
-                    min(heartbeat_at_s, membership_at_s, maintenance_at_s, sessions_at_s, self._cpu.next_s),
+                    min(
+                        heartbeat_at_s,
+                        membership_at_s,
+                        maintenance_at_s,
+                        sessions_at_s,
+                        self._listening.next_s(),
+                        self._cpu.next_s,
+                    ),
                 ):
                     membership_at_s = 0.0
         self._leave(connection)
@@ -511,8 +544,11 @@ class Runtime:
                     look = True
             with translated(connection):
                 channels = [notify.channel for notify in connection.notifies(timeout=0)]
+        if channels:
+            with self.lock:
+                self._listening.heard(time.monotonic())
         groups_channel = render("coordinator.groups", self.schema)
-        if any(channel != groups_channel for channel in channels):
+        if set(channels) - {groups_channel, render(self._listening.channel, self.schema)}:
             self.counting.notified_count += 1
             with self.lock:
                 self.engine.expect(time.monotonic())
@@ -541,7 +577,21 @@ class Runtime:
     def status(self) -> Status:
         """What this coordinator is doing right now."""
         with self.lock:
-            return status_of(self.engine, self.id, time.monotonic())
+            now_s = time.monotonic()
+            return status_of(
+                self.engine,
+                self.id,
+                now_s,
+                wake_ups=self._listening.wake_ups,
+                clock_skew_s=self.counting.clock_skew_s,
+                problems=problems_of(
+                    dict(self.counting.away_since_s),
+                    self._watchdog.silent_s(),
+                    self.engine.lease_until_s,
+                    self.failure,
+                    now_s,
+                ),
+            )
 
     def _on_lease(self, sent_s: float) -> None:
         with self.changed:
@@ -635,9 +685,11 @@ class Runtime:
         if not self.settings.listens:
             return
         with translated(connection), self._watchdog.watch(connection):
-            for channel in sorted({*self._channels, render("coordinator.groups", self.schema)}):
+            ours = ("coordinator.groups", self._listening.channel)
+            for channel in sorted({*self._channels, *(render(name, self.schema) for name in ours)}):
                 connection.execute(listen_statement(channel))
         self.counting.listening = True
+        self._listening.begin(time.monotonic())
         # What was published before LISTEN took effect was not told.
         with self.lock:
             self.engine.expect(time.monotonic())
@@ -666,10 +718,38 @@ class Runtime:
             if self._nudges is not None:
                 self._nudges[1].send(b"x")
 
+    def _supervise(self, loop: Callable[[], None]) -> None:
+        """Run one of the two loops, and again a few times when it ends by an error; then that ends the whole."""
+        restarts = Restarts()
+
+        def again() -> None:
+            while True:
+                try:
+                    return loop()
+                except Exception:
+                    if self._stopping.is_set() or not restarts.allow(time.monotonic()):
+                        raise
+                    log.exception(events.LOOP_RESTARTED)
+                    self._forget()
+                self._stopping.wait(pause_s(restarts.count))
+
+        self.guard(again)
+
+    def _forget(self) -> None:
+        """After an error nobody has foreseen: what is in memory may be half done; the tables have it all."""
+        with self.changed:
+            self.engine.drop(list(self.engine.partitions))
+            self._claiming = False
+            self.changed.notify_all()
+        self._nudge()
+
     def guard(self, loop: Callable[[], None]) -> None:
         """Run a loop; what ends it is kept as the failure of the whole."""
         try:
             loop()
+        except LoopFailedError:
+            # Another one's failure, which is kept already.
+            return
         except BaseException as error:
             log.exception(events.LOOP_FAILED)
             with self.changed:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from coordinator.consumer.listening import WakeUps
 from coordinator.core.loop import Engine
 
 
@@ -41,6 +42,10 @@ class Status:
         running: In flight, the longest first; a handler that never returns stands at the head.
         parked: Messages in the retries table of the held claims.
         held_back: Nothing starts because the machine is too busy (pause_above_cpu).
+        wake_ups: How new messages are noticed: "listen", "checking" (LISTEN was sent, nothing heard yet), "deaf" (nothing is
+            heard: polling), "poll".
+        clock_skew_s: The server's clock less this machine's; nothing depends on it. None: not asked yet.
+        problems: Why it is not well, for people; empty where it is.
     """
 
     member_id: UUID
@@ -51,9 +56,25 @@ class Status:
     parked: int
     blocked_keys: tuple[BlockedKey, ...]
     held_back: bool
+    wake_ups: WakeUps
+    clock_skew_s: float | None
+    problems: tuple[str, ...]
+
+    @property
+    def healthy(self) -> bool:
+        """The database answers, the lease holds, and both loops live."""
+        return not self.problems
 
 
-def status_of(engine: Engine, member_id: UUID, now_s: float) -> Status:
+def status_of(
+    engine: Engine,
+    member_id: UUID,
+    now_s: float,
+    *,
+    wake_ups: WakeUps,
+    clock_skew_s: float | None,
+    problems: tuple[str, ...],
+) -> Status:
     """Describe an engine; the caller holds its lock."""
     engine.take_in()
     partitions = list(engine.partitions.values())
@@ -84,4 +105,7 @@ def status_of(engine: Engine, member_id: UUID, now_s: float) -> Status:
             for key, waiting in p.lanes.blocked()
         ),
         engine.held_back,
+        wake_ups,
+        clock_skew_s,
+        problems,
     )

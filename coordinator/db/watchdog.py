@@ -55,10 +55,18 @@ class Watchdog:
         for _, connection in list(self._watched.values()):
             _shut_down(connection)
 
+    def silent_s(self) -> float:
+        """How long the oldest round trip under way has been waiting; 0 for none."""
+        oldest_s = min((deadline_s for deadline_s, _ in list(self._watched.values())), default=None)
+        return 0.0 if oldest_s is None else time.monotonic() - oldest_s + self._limit_s
+
     def _run(self) -> None:
         with self._lock:
             while not self._stopped:
-                self._lock.wait(max(self._limit_s / 10, 0.05))
+                # Whatever begins meanwhile is over later than this.
+                now_s = time.monotonic()
+                oldest_s = min((deadline_s for deadline_s, _ in list(self._watched.values())), default=None)
+                self._lock.wait(self._limit_s if oldest_s is None else max(oldest_s - now_s, 0.05))
                 now_s = time.monotonic()
                 for deadline_s, connection in list(self._watched.values()):
                     if now_s >= deadline_s:
@@ -81,16 +89,23 @@ class AsyncWatchdog:
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
         self._watched: dict[int, tuple[psycopg.BaseConnection[Any], asyncio.TimerHandle]] = {}
+        self._began_s: dict[int, float] = {}
 
     @contextlib.contextmanager
     def watch(self, connection: psycopg.BaseConnection[Any]) -> Iterator[None]:
         """Limit what the body awaits on a connection."""
         place = id(connection)
+        self._began_s[place] = time.monotonic()
         self._arm(place, connection, self._limit_s)
         try:
             yield
         finally:
+            del self._began_s[place]
             self._watched.pop(place)[1].cancel()
+
+    def silent_s(self) -> float:
+        """`Watchdog.silent_s`."""
+        return time.monotonic() - min(self._began_s.values(), default=time.monotonic())
 
     def cut(self) -> None:
         """End every round trip that is under way."""

@@ -4,6 +4,9 @@ CONNECTION_LOST = "connection.lost"
 CONNECTION_RESTORED = "connection.restored"
 # The database goes on with another history: a standby was promoted, or a backup restored. It may lack the last commits.
 HISTORY_CHANGED = "history.changed"
+# LISTEN hears nothing, on a session that is well otherwise: only polling wakes consumers.
+LISTENER_DEAF = "listener.deaf"
+LISTENER_RESTORED = "listener.restored"
 # What the DSN leads to is no server but a pooler, which may lend each transaction another session.
 POOLER_FOUND = "pooler.found"
 MEMBER_JOINED = "member.joined"
@@ -23,6 +26,8 @@ DEAD_LETTERS_DROPPED = "dead_letters.dropped"
 HANDLER_SLOW = "handler.slow"
 HOOK_FAILED = "hook.failed"
 HANDLER_FAILED = "handler.failed"
+# A background loop was ended by an error, and begins again with nothing remembered.
+LOOP_RESTARTED = "loop.restarted"
 LOOP_FAILED = "loop.failed"
 EXCHANGE_FAILED = "exchange.failed"
 ACK_REFUSED = "ack.refused"

@@ -23,6 +23,11 @@ def history() -> Statement[str | None]:
     return Statement("history", "select coordinator.history()", (), lambda rows: rows[0][0])
 
 
+def notify(channel: str) -> Statement[None]:
+    """Ring on a channel, whose name is the schema's by now."""
+    return Statement("notify", "select pg_catalog.pg_notify(%s, '')", (channel,), lambda _rows: None)
+
+
 def group_offsets(group: str) -> Statement[list[GroupOffset]]:
     """Where a group stands, by topic and partition; empty for an unknown group."""
     return Statement(

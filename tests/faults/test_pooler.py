@@ -6,7 +6,7 @@ import time
 import psycopg
 import pytest
 from support.pgbouncer import PgBouncer, find_pgbouncer
-from support.shell import GROUP, TOPIC, Reading, committed, publish, query, short, wait_until
+from support.shell import GROUP, TOPIC, Reading, committed, drain, publish, query, short, wait_until
 
 from coordinator import AsyncCoordinator, Coordinator, Settings
 from coordinator.db.schema import current, install, uninstall
@@ -98,6 +98,37 @@ def test_pooler__statements_prepared_all_the_same__fails_where_the_pooler_keeps_
             other.execute("select 1")
             with pytest.raises(psycopg.errors.InvalidSqlStatementName):
                 one.execute("select 1 + %s", (1,))
+
+
+def test_pooler__said_to_keep_sessions__listen_that_cannot_work_is_found(pooled_dsn, dsn, caplog):
+    with Coordinator(pooled_dsn, client_id="test", settings=short(pooler="session", prepare=False)) as app:
+        app.create_topic(TOPIC, 1)
+        with app.consumer(TOPIC, group=GROUP) as consumer:
+            wait_until(lambda: consumer.status().wake_ups == "deaf", 40)
+            publish(app, 3, partition=0)
+            assert len(drain(consumer, 3)) == 3
+    assert "listener.deaf" in caplog.messages
+
+
+def test_direct_connection__is_taken_for_no_pooler(dsn, caplog):
+    with Coordinator(dsn, client_id="test", settings=short()) as app:
+        app.create_topic(TOPIC, 1)
+        with app.consumer(TOPIC, group=GROUP) as consumer:
+            assert not consumer._runtime.settings.pooled
+            wait_until(lambda: consumer.status().wake_ups == "listen", 20)
+    assert "pooler.found" not in caplog.messages
+
+
+def test_session_mode__said_so__listens(server, dsn):
+    with (
+        PgBouncer(server.dsn, mode="session") as pooler,
+        Coordinator(pooler.through(dsn), client_id="test", settings=short(pooler="session")) as app,
+    ):
+        app.create_topic(TOPIC, 1)
+        with app.consumer(TOPIC, group=GROUP) as consumer:
+            wait_until(lambda: consumer.status().wake_ups == "listen", 30)
+            publish(app, 50, partition=0)
+            assert len(drain(consumer, 50)) == 50
 
 
 def test_schema__installed_and_removed_through_the_pooler(pooling, empty_dsn):
