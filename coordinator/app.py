@@ -7,10 +7,10 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import datetime
 from types import FrameType, TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 from uuid import UUID
 
 from coordinator.consumer.aio import AsyncConsumer, AsyncWorkers
@@ -41,14 +41,21 @@ from coordinator.model import (
     Source,
     TopicInfo,
 )
+from coordinator.observe import events
+from coordinator.observe.health import Finding, Limits, beyond
+from coordinator.observe.meter import Reading
 from coordinator.operations import AsyncOperations, Operations
 from coordinator.producer.aio import AsyncProducer
 from coordinator.producer.blocking import Producer
 from coordinator.producer.encode import JSON, Codec, OnDuplicate
-from coordinator.protocol import admin, messages, topics
+from coordinator.protocol import admin, messages, observe, topics
+from coordinator.protocol.observe import GroupGauge
 from coordinator.protocol.statement import Flow, Statement
 from coordinator.protocol.topics import DEFAULT_RETENTION
 from coordinator.settings import EMBEDDED, Settings, find_dsn, find_schema
+
+if TYPE_CHECKING:
+    from coordinator.serving.http import Route
 
 log = logging.getLogger("coordinator")
 
@@ -143,6 +150,44 @@ class _Base:
     def _maintained(self) -> tuple[str, str, float, str]:
         """Where maintenance works, and under what name."""
         return self.dsn, self.schema, self.settings.connect_timeout_s, f"coordinator maintain {self.client_id}"[:63]
+
+    def _served(
+        self,
+        host: str,
+        port: int | None,
+        findings: Callable[[], list[Finding]],
+        pages: "Mapping[str, Route] | None" = None,
+    ) -> AbstractContextManager[object]:
+        """Metrics and health over HTTP while the body runs; nothing where no port is named."""
+        if port is None:
+            return nullcontext()
+        from coordinator.serving.endpoint import Where, opened  # noqa: PLC0415 - only for who asks for it
+
+        settings = self.settings
+        where = Where(
+            host,
+            port,
+            self.dsn,
+            self.schema,
+            settings.connect_timeout_s,
+            self.client_id,
+            prepare=settings.prepares is True,
+        )
+        return opened(where, findings, pages)
+
+    def _tell_subscriptions(self) -> None:
+        for registration in self._registrations:
+            options = registration.options
+            log.info(
+                events.GROUP_SUBSCRIBED,
+                extra={
+                    "group": options.group,
+                    "topics": ",".join(options.topics),
+                    "handler": getattr(registration.handler, "__qualname__", type(registration.handler).__name__),
+                    "ordering": options.ordering,
+                    "concurrency": options.concurrency,
+                },
+            )
 
     def _stop_embedded(self) -> None:
         if self._embedded is not None:
@@ -381,7 +426,12 @@ class Coordinator(_Base, Operations):
         self._stop.clear()
         runtime = self._running = Runtime(self.dsn, self.schema, self.settings, self.client_id)
         workers = Workers(runtime, self._registrations, self.codec.decode)
-        with _signals() if install_signal_handlers else _nothing() as signals:
+        settings = self.settings
+        self._tell_subscriptions()
+        with (
+            self._served(settings.metrics_host, settings.metrics_port, runtime.findings),
+            _signals() if install_signal_handlers else _nothing() as signals,
+        ):
             workers.start()
             while not (self._stop.is_set() or signals) and runtime.failure is None:
                 time.sleep(_LOOK_S)
@@ -414,12 +464,68 @@ class Coordinator(_Base, Operations):
             maintenance.run(*where, stopped=lambda: self._stop.is_set() or bool(signals))
         return Done()
 
+    def serve(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 9187,
+        *,
+        pages: "Mapping[str, Route] | None" = None,
+        install_signal_handlers: bool = True,
+    ) -> None:
+        """`maintain`, and serve metrics and health of the database over HTTP, until SIGTERM, SIGINT or `stop`.
+
+        Args:
+            host: The address to listen on; "0.0.0.0" for all of this machine's. Whoever reaches it may read.
+            port: 0: any free port.
+            pages: More to serve, by the first part of the path.
+
+        Raises:
+            ConfigError: The port is taken.
+            SchemaVersionError, UnavailableError: As `maintain`.
+        """
+        with self._served(host, port, list, pages):
+            self.maintain(install_signal_handlers=install_signal_handlers)
+
+    def group_gauges(self) -> list[GroupGauge]:
+        """Where all groups stand, with ages: `group_offsets` of all of them in one look, without owners' names."""
+        return self._execute(observe.group_gauges())
+
+    def execute(self, statement: Statement[T]) -> T:
+        """Run a statement of the protocol on a connection of the pool; for tools of our own.
+
+        Raises:
+            UnavailableError: No database.
+        """
+        return self._execute(statement)
+
+    def gauges(self) -> Reading:
+        """The gauges of the database, as metrics have them, read now."""
+        from coordinator.serving.gauges import read_gauges  # noqa: PLC0415 - only for who asks for it
+
+        with self._pool.connection() as connection:
+            return read_gauges(connection, self.schema)
+
+    def health(self, limits: Limits | None = None, group: str | None = None) -> list[Finding]:
+        """Look at all groups, or one, and return what is wrong.
+
+        Raises:
+            NotFoundError: No such group.
+            UnavailableError: No database.
+        """
+        with self._pool.connection() as connection:
+            gauges = execute(observe.group_gauges(), connection, self.schema)
+            totals = execute(observe.group_totals(), connection, self.schema)
+            in_flight = execute(observe.in_flight(), connection, self.schema)
+        if group is not None and all(total.group != group for total in totals):
+            raise NotFoundError(f"there is no group {group!r}")
+        return beyond(limits or Limits(), gauges, totals, in_flight, group)
+
     def status(self) -> Status | None:
         """What `run` is doing right now: handlers and for how long, what waits and why; None where it does not run."""
         return None if self._running is None else self._running.status()
 
     def stop(self) -> None:
-        """Make `run` or `maintain` return; from any thread or handler."""
+        """Make `run`, `serve` or `maintain` return; from any thread or handler."""
         self._stop.set()
 
     # ---- groups
@@ -661,7 +767,12 @@ class AsyncCoordinator(_Base, AsyncOperations):
         self._stop.clear()
         runtime = self._running = AsyncRuntime(self.dsn, self.schema, self.settings, self.client_id)
         workers = AsyncWorkers(runtime, self._registrations, self.codec.decode)
-        with _loop_signals() if install_signal_handlers else _nothing() as signals:
+        settings = self.settings
+        self._tell_subscriptions()
+        with (
+            self._served(settings.metrics_host, settings.metrics_port, runtime.findings),
+            _loop_signals() if install_signal_handlers else _nothing() as signals,
+        ):
             await workers.start()
             try:
                 while not (self._stop.is_set() or signals) and runtime.failure is None:  # noqa: ASYNC110 - set by any thread

@@ -20,6 +20,7 @@ EMBEDDED = "embedded:"
 Pooler: TypeAlias = Literal["auto", "none", "session", "transaction"]
 
 _ALL_CPU = 100
+_MAX_PORT = 65535
 
 
 class Found(NamedTuple):
@@ -51,6 +52,8 @@ class Settings:
         max_parked: Messages that wait in the retries table, per partition, at which fetching stops.
         linger_s: How long an ack may wait for company before it is written alone.
         poll_max_s: The longest pause between polls when nothing happens.
+        metrics_port: Where `run` serves metrics and health over HTTP; 0: any free port; None: nowhere.
+        metrics_host: The address for it; "0.0.0.0" for all of this machine's.
         listen: Use LISTEN for wake-ups; polling is correct alone.
         pooler: What the DSN leads to: "none" (the server itself), "session" (a pooler that keeps a session for each client),
             "transaction" (one that does not), "auto" (found out). COORDINATOR_POOLER says it where nothing is given here.
@@ -77,6 +80,8 @@ class Settings:
     max_parked: int = 10_000
     linger_s: float = 0.01
     poll_max_s: float = 1.0
+    metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
     listen: bool = True
     pooler: Pooler = field(default_factory=_pooler_named)
     drain_timeout_s: float = 30.0
@@ -92,6 +97,8 @@ class Settings:
             value = getattr(self, name)
             if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
                 raise ConfigError(f"{name} is between {low:g} and {high:g}, found {value!r}")
+        if self.metrics_port is not None and not 0 <= self.metrics_port <= _MAX_PORT:
+            raise ConfigError(f"metrics_port is between 0 and {_MAX_PORT}, or None, found {self.metrics_port!r}")
         if self.pooler not in get_args(Pooler):
             raise ConfigError(f"pooler is one of {', '.join(get_args(Pooler))}, found {self.pooler!r}")
         if self.pause_above_cpu is not None and not 1 <= self.pause_above_cpu <= _ALL_CPU:

@@ -176,6 +176,20 @@ RIGHTS_UP = """
 RIGHTS_DOWN = """
 """
 
+OBSERVE_UP = """
+create table coordinator.exporters (
+    place int primary key check (place = 1),
+    exporter uuid not null,
+    held_until timestamptz not null
+) with (fillfactor = 50);
+"""
+OBSERVE_DOWN = """
+drop function coordinator.group_gauges(), coordinator.group_totals(), coordinator.server_gauges(),
+    coordinator.first_published(int, int[], int[], bigint[], int8multirange[]),
+    coordinator.take_export_turn(uuid, double precision), coordinator.end_export_turn(uuid);
+drop table coordinator.exporters;
+"""
+
 VIEWS_UP = """
 """
 VIEWS_DOWN = """
@@ -201,7 +215,7 @@ drop function coordinator.history();
 
 
 def upgrade() -> None:
-    for text in (MEMBERSHIP_UP, GROUPS_UP, RETENTION_UP, RIGHTS_UP, VIEWS_UP):
+    for text in (MEMBERSHIP_UP, GROUPS_UP, RETENTION_UP, RIGHTS_UP, OBSERVE_UP, VIEWS_UP):
         run_sql.run_text(text)
     run_sql.run_snapshot(revision)
 
@@ -210,6 +224,6 @@ def downgrade() -> None:
     run_sql.run_text(VIEWS_DOWN)
     # The new one reads what goes now, and another view reads it.
     run_sql.run_file(run_sql.SNAPSHOTS / "0002" / "views" / "offsets.sql")
-    for text in (HISTORY_DOWN, RIGHTS_DOWN, RETENTION_DOWN, GROUPS_DOWN, MEMBERSHIP_DOWN):
+    for text in (HISTORY_DOWN, OBSERVE_DOWN, RIGHTS_DOWN, RETENTION_DOWN, GROUPS_DOWN, MEMBERSHIP_DOWN):
         run_sql.run_text(text)
     run_sql.run_older_copies(revision)

@@ -10,6 +10,7 @@ import click
 
 if TYPE_CHECKING:
     from coordinator.app import Coordinator
+    from coordinator.observe.logs import Format
 
 T = TypeVar("T")
 
@@ -23,6 +24,8 @@ class Options:
     embedded: bool = False
     as_json: bool = False
     verbose: bool = False
+    log_format: "Format | None" = None
+    log_level: str | None = None
 
     def address(self) -> str | None:
         """Return what was said about the database; None leaves it to the environment."""
@@ -38,7 +41,7 @@ class Options:
         from coordinator.app import Coordinator  # noqa: PLC0415
         from coordinator.cli.events import show_events  # noqa: PLC0415
 
-        show_events(verbose=self.verbose)
+        show_events(verbose=self.verbose, log_format=self.log_format, log_level=self.log_level)
         return Coordinator(self.address(), schema=self.schema)
 
     @contextmanager

@@ -22,6 +22,9 @@ COMMANDS = {
     "sql": Lazy("coordinator.cli.sql:sql", "Show the views and ready queries; run one of them."),
     "config": Lazy("coordinator.cli.config:config", "Show the settings in force and where each came from."),
     "maintain": Lazy("coordinator.cli.maintain:maintain", "Publish scheduled messages when they are due."),
+    "serve": Lazy("coordinator.cli.serve:serve", "Serve metrics, health and a dashboard; do the maintenance."),
+    "health": Lazy("coordinator.cli.health:health", "Say whether all is well, and what is not."),
+    "metrics": Lazy("coordinator.cli.metrics:metrics", "Print metrics, alert rules and a Grafana dashboard."),
     "bench": Lazy("coordinator.cli.bench:bench", "Measure what this database can do."),
     "demo": Lazy("coordinator.cli.demo.command:demo", "See the product at work."),
 }

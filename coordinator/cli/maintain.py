@@ -6,6 +6,7 @@ import click
 
 from coordinator.cli import exits, output
 from coordinator.cli.commands import Command, Options, pass_options
+from coordinator.cli.log_options import log_options
 
 
 @click.command(
@@ -13,6 +14,7 @@ from coordinator.cli.commands import Command, Options, pass_options
     examples=("coordinator maintain", "coordinator maintain --once --json"),
 )
 @click.option("--once", is_flag=True, help="Do what is to be done now, tell what that was, and end.")
+@log_options("warning")
 @pass_options
 @click.pass_context
 def maintain(ctx: click.Context, options: Options, *, once: bool) -> None:

@@ -8,6 +8,7 @@ import click
 
 from coordinator.cli import output
 from coordinator.cli.commands import Group, Options, pass_options
+from coordinator.cli.log_options import log_options
 
 
 def _headers(_ctx: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, str] | None:
@@ -128,6 +129,7 @@ def publish(
 )
 @click.option("--count", type=click.IntRange(min=1), help="End after that many messages.")
 @click.option("--exit-at-end", is_flag=True, help="End when everything published so far has been read.")
+@log_options("warning")
 @pass_options
 def consume(
     options: Options,

@@ -6,16 +6,20 @@ import logging
 import os
 import sys
 import traceback
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from coordinator.cli.commands import Command, Options, pass_options
+from coordinator.cli.log_options import log_options
 from coordinator.errors import ConfigError
 from coordinator.settings import DSN_VARIABLES, SCHEMA_VARIABLE
 
 if TYPE_CHECKING:
     from coordinator.app import AsyncCoordinator, Coordinator
+    from coordinator.settings import Settings
 
 _WANTED = "wanted MODULE:APP, such as shop.workers:app, where APP is a Coordinator or AsyncCoordinator"
 _MAX_PROCESSES = 256
@@ -36,10 +40,26 @@ _MAX_PROCESSES = 256
     show_default=True,
     help="How many processes; one that crashes is started again.",
 )
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    help="Serve metrics and health there; with several processes the second takes the next port, and so on; 0: any free ones.",
+)
+@click.option("--metrics-host", help="The address for it; 127.0.0.1 unless the application says another.")
 @click.option("--lifeline", type=int, hidden=True, help="A pipe whose end tells that the parent has gone.")
+@log_options("info")
 @pass_options
 @click.pass_context
-def run(ctx: click.Context, options: Options, target: str, *, processes: int, lifeline: int | None) -> None:
+def run(
+    ctx: click.Context,
+    options: Options,
+    target: str,
+    *,
+    processes: int,
+    metrics_port: int | None,
+    metrics_host: str | None,
+    lifeline: int | None,
+) -> None:
     """Run the handlers that an application has subscribed, until SIGTERM or Ctrl-C.
 
     MODULE is imported with the current folder first on its path; APP is a name in it, dots allowed. --dsn and --schema are
@@ -54,9 +74,11 @@ def run(ctx: click.Context, options: Options, target: str, *, processes: int, li
     if processes > 1:
         from coordinator.cli.supervisor import supervise  # noqa: PLC0415 - one process does without
 
-        ctx.exit(supervise(_command(options, target), processes))
+        ctx.exit(supervise(_command(options, target, metrics_host), processes, _port_options(metrics_port)))
     app = loaded(target)
     _show_events(options)
+    if metrics_port is not None or metrics_host is not None:
+        app.settings = _with_port(app.settings, metrics_port, metrics_host)
     if lifeline is not None:
         from coordinator.cli.supervisor import end_with_parent  # noqa: PLC0415
 
@@ -144,11 +166,24 @@ async def _awaited(app: Any, running: Any) -> int:
 
 
 def _show_events(options: Options) -> None:
-    """Show events, unless the application has said itself where its logs go."""
-    if options.verbose or not (logging.getLogger().handlers or logging.getLogger("coordinator").handlers):
+    """Show events, unless the application has said itself where its logs go, and the call does not."""
+    asked = options.verbose or options.log_format is not None or options.log_level is not None
+    if asked or not (logging.getLogger().handlers or logging.getLogger("coordinator").handlers):
         from coordinator.cli.events import show_events  # noqa: PLC0415
 
-        show_events(verbose=options.verbose)
+        show_events(verbose=options.verbose, log_format=options.log_format, log_level=options.log_level or "info")
+
+
+def _with_port(settings: "Settings", port: int | None, host: str | None) -> "Settings":
+    named: dict[str, Any] = {"metrics_port": port, "metrics_host": host}
+    return replace(settings, **{name: value for name, value in named.items() if value is not None})
+
+
+def _port_options(port: int | None) -> Callable[[int], list[str]]:
+    """Return what a child is told of its port, by its number from 1."""
+    if port is None:
+        return lambda _number: []
+    return lambda number: ["--metrics-port", str(port + number - 1 if port else 0)]
 
 
 def _into_environment(options: Options) -> None:
@@ -160,5 +195,12 @@ def _into_environment(options: Options) -> None:
         os.environ[SCHEMA_VARIABLE] = options.schema
 
 
-def _command(options: Options, target: str) -> list[str]:
-    return [sys.executable, "-m", "coordinator.cli", "run", target, *(["--verbose"] if options.verbose else [])]
+def _command(options: Options, target: str, metrics_host: str | None) -> list[str]:
+    command = [sys.executable, "-m", "coordinator.cli", "run", target, *(["--verbose"] if options.verbose else [])]
+    for name, value in (
+        ("--log-format", options.log_format),
+        ("--log-level", options.log_level),
+        ("--metrics-host", metrics_host),
+    ):
+        command += [] if value is None else [name, value]
+    return command

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
 
@@ -38,15 +38,20 @@ class _Place:
     ended: bool = False
 
 
-def supervise(command: Sequence[str], count: int) -> int:
+def supervise(
+    command: Sequence[str], count: int, options_of: Callable[[int], Sequence[str]] = lambda _number: ()
+) -> int:
     """Run the command in `count` processes until a signal comes or all have ended by themselves; return the exit code.
+
+    Args:
+        options_of: What each process is told besides, by its number from 1.
 
     Returns:
         0 if every process ended with 0 after the stop; 1 if one left something, or was killed; what a child said when it
         said that the call has to be changed, which a restart cannot cure.
     """
     reader, writer = os.pipe()
-    supervisor = _Supervisor([*command, "--lifeline", str(reader)], reader, count)
+    supervisor = _Supervisor([*command, "--lifeline", str(reader)], reader, count, options_of)
     try:
         with _collected() as signals:
             return supervisor.run(signals)
@@ -69,8 +74,11 @@ def end_with_parent(descriptor: int) -> None:
 
 
 class _Supervisor:
-    def __init__(self, command: Sequence[str], lifeline: int, count: int) -> None:
+    def __init__(
+        self, command: Sequence[str], lifeline: int, count: int, options_of: Callable[[int], Sequence[str]]
+    ) -> None:
         self._command = command
+        self._options_of = options_of
         self._lifeline = lifeline
         self._places = [_Place(number) for number in range(1, count + 1)]
         self._told = 0
@@ -133,7 +141,7 @@ class _Supervisor:
     def _start(self, place: _Place, now_s: float) -> None:
         place.started_s = now_s
         place.process = subprocess.Popen(
-            self._command,
+            [*self._command, *self._options_of(place.number)],
             pass_fds=(self._lifeline,),
             stdin=subprocess.DEVNULL,
             # A group of its own, or Ctrl-C would reach it twice, from the terminal and from here, and cut it short.

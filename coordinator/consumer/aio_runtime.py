@@ -19,8 +19,9 @@ import psycopg
 from coordinator.consumer.aio_transaction import transaction
 from coordinator.consumer.bell import Bell, Latch
 from coordinator.consumer.counting import CLOCK_LOOK_S, Counting
+from coordinator.consumer.health import findings
 from coordinator.consumer.lag import Lag
-from coordinator.consumer.listening import ListenCheck, problems_of
+from coordinator.consumer.listening import ListenCheck, WakeUps, problems_of
 from coordinator.consumer.membership import (
     check_there,
     enter,
@@ -70,6 +71,8 @@ from coordinator.db.watchdog import AsyncWatchdog
 from coordinator.errors import CoordinatorError, LoopFailedError, MemberDeadError, UnavailableError
 from coordinator.model import Claim, Message, Settler
 from coordinator.observe import events
+from coordinator.observe.health import Finding
+from coordinator.observe.logs import said
 from coordinator.observe.meter import METER
 from coordinator.protocol import admin, groups
 from coordinator.protocol.maintenance import maintain_publishing
@@ -118,6 +121,7 @@ class AsyncRuntime:
         # Which history of the database all memory is of (R4), and who this was in the one before.
         self.history: str | None = None
         self._listening = ListenCheck(uuid4())
+        self.counting.hears = lambda: self._listening.wake_ups != "deaf"
         self._left_behind: UUID | None = None
         self._claiming = False
         self._process_count = 1
@@ -244,6 +248,29 @@ class AsyncRuntime:
     @property
     def stopping(self) -> bool:
         return self._stopping.is_set
+
+    def dead_loops(self) -> list[str]:
+        """Names of the loops that have ended and should not have."""
+        if self._stopping.is_set:
+            return []
+        return [
+            name
+            for name, task in (("work", self._work), ("control", self._control))
+            if task is not None and task.done()
+        ]
+
+    @property
+    def wake_ups(self) -> WakeUps:
+        """How new messages are noticed, see ListenCheck."""
+        return self._listening.wake_ups
+
+    def silent_s(self) -> float:
+        """How long the oldest round trip under way has been waiting."""
+        return self._watchdog.silent_s()
+
+    def findings(self) -> list[Finding]:
+        """What is wrong with this coordinator now; from any thread."""
+        return findings(self)
 
     def check(self) -> None:
         """Raise what ended a loop: a process whose loop is dead must not look alive."""
@@ -427,7 +454,7 @@ class AsyncRuntime:
                     failures += 1
                     self.broken_s = time.monotonic()
                     self.counting.away_since_s.setdefault("work", self.broken_s)
-                    log.warning(events.EXCHANGE_FAILED, extra={"error": str(error), "failures": failures})
+                    log.warning(events.EXCHANGE_FAILED, extra={"error": said(error), "failures": failures})
                     if isinstance(command, Exchange):
                         self.engine.on_failed(command)
                     if connection is not None and (connection.closed or isinstance(error, UnavailableError)):
@@ -507,7 +534,7 @@ class AsyncRuntime:
                 failures += 1
                 self.broken_s = time.monotonic()
                 self.counting.away_since_s.setdefault("control", self.broken_s)
-                log.warning(events.CONNECTION_LOST, extra={"error": str(error), "failures": failures})
+                log.warning(events.CONNECTION_LOST, extra={"error": said(error), "failures": failures})
                 await self._stopping.wait(pause_s(failures))
 
     async def _control_session(self, connection: psycopg.AsyncConnection[Any]) -> None:
@@ -568,12 +595,10 @@ class AsyncRuntime:
     async def _maintain(self, connection: psycopg.AsyncConnection[Any]) -> float:
         """Move scheduled messages that are due, unless another process is at it; returns seconds until the next time."""
         try:
-            done = await self._run(connection, maintain_publishing(CHORES_LIMIT))
+            return (await self._run(connection, maintain_publishing(CHORES_LIMIT))).next_s
         except psycopg.Error as error:
-            log.warning(events.MAINTENANCE_FAILED, extra={"error": str(error)})
+            log.warning(events.MAINTENANCE_FAILED, extra={"error": said(error)})
             return CHORES_PAUSE_S
-        METER.maintained_at = time.time()
-        return done.next_s
 
     async def _look_at_clock(self, connection: psycopg.AsyncConnection[Any]) -> None:
         sent_s = time.time()

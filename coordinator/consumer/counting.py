@@ -1,7 +1,7 @@
 """What one coordinator counts beside its engine, and how both are read for metrics; the same for both shells."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from coordinator.consumer.membership import Moves
 from coordinator.core.loop import Engine, Exchange
@@ -19,7 +19,7 @@ class Counting:
     """Written by the loops of one coordinator, each number by one of them.
 
     Attributes:
-        listening: LISTEN is in force; None where it is not wanted.
+        listening: LISTEN is in force; None where it is not wanted. hears: what was notified was heard, as far as is known.
         clock_skew_s: The server's clock less this machine's; None until it was asked for.
         away_since_s: Since when the loops have been without a database, by loop; monotonic.
     """
@@ -32,6 +32,7 @@ class Counting:
         self.lease_losses = 0
         self.rebalances: dict[str, int] = {}
         self.listening: bool | None = None
+        self.hears: Callable[[], bool] = lambda: True
         self.clock_skew_s: float | None = None
         self.away_since_s: dict[str, float] = {}
         self._sample_at_s = 0.0
@@ -122,7 +123,7 @@ class Counting:
         lease_s = engine.lease_until_s - time.monotonic()
         into.gauges[metrics.LEASE_LEFT, ()] = min(lease_s, into.gauges.get((metrics.LEASE_LEFT, ()), lease_s))
         if self.listening is not None:
-            listening = float(self.listening)
+            listening = float(self.listening and self.hears())
             into.gauges[metrics.LISTENER, ()] = min(listening, into.gauges.get((metrics.LISTENER, ()), listening))
         if self.clock_skew_s is not None:
             into.gauges[metrics.CLOCK_SKEW, ()] = self.clock_skew_s

@@ -11,6 +11,7 @@ from coordinator.core.retry import MAX_ERROR_CHARS, MAX_TRACEBACK_CHARS, Exponen
 from coordinator.core.subscription import ORDERINGS, Rate, Subscription
 from coordinator.errors import ConfigError, Reject
 from coordinator.model import JoinedTopic, Message, Settler
+from coordinator.observe.logs import kind_of
 from coordinator.settings import Settings
 
 Start = str | datetime
@@ -138,13 +139,15 @@ def failure_of(error: BaseException) -> Failure:
         told = str(error)
     except Exception:  # noqa: BLE001 - a user's class may fail to tell itself; its message must not take the process along
         told = "(its text cannot be had)"
-    return Failure(clean(f"{type(error).__name__}: {told}", MAX_ERROR_CHARS), clean(text, MAX_TRACEBACK_CHARS))
+    return Failure(
+        clean(f"{type(error).__name__}: {told}", MAX_ERROR_CHARS), clean(text, MAX_TRACEBACK_CHARS), kind_of(error)
+    )
 
 
 def rejection(reason: str) -> tuple[Reject, Failure]:
     """Return what `Message.reject` means, as an exception and as what is kept of it."""
     kept = clean(reason, MAX_ERROR_CHARS)
-    return Reject(kept), Failure(kept)
+    return Reject(kept), Failure(kept, kind="Reject")
 
 
 def results_of(batch: Sequence[Message], returned: object) -> list[tuple[Message, BaseException | None]]:

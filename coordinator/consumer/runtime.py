@@ -18,7 +18,8 @@ from uuid import UUID, uuid4
 import psycopg
 
 from coordinator.consumer.counting import CLOCK_LOOK_S, Counting
-from coordinator.consumer.listening import ListenCheck, problems_of
+from coordinator.consumer.health import findings
+from coordinator.consumer.listening import ListenCheck, WakeUps, problems_of
 from coordinator.consumer.membership import (
     check_there,
     enter,
@@ -62,6 +63,8 @@ from coordinator.db.watchdog import Watchdog
 from coordinator.errors import CoordinatorError, LoopFailedError, MemberDeadError, UnavailableError
 from coordinator.model import Claim, Message, Settler
 from coordinator.observe import events
+from coordinator.observe.health import Finding
+from coordinator.observe.logs import said
 from coordinator.observe.meter import METER
 from coordinator.protocol import admin, groups
 from coordinator.protocol.maintenance import maintain_publishing
@@ -100,6 +103,7 @@ class Runtime:
         # Which history of the database all memory is of (R4), and who this was in the one before.
         self.history: str | None = None
         self._listening = ListenCheck(uuid4())
+        self.counting.hears = lambda: self._listening.wake_ups != "deaf"
         self._left_behind: UUID | None = None
         self._claiming = False
         # Threads that wait in `take`; changed under the lock.
@@ -190,6 +194,29 @@ class Runtime:
         for end in nudges or ():
             end.close()
         return released
+
+    def dead_loops(self) -> list[str]:
+        """Names of the loops that have ended and should not have."""
+        if self._stopping.is_set():
+            return []
+        return [
+            name
+            for name, thread in (("work", self._work), ("control", self._control))
+            if thread.ident is not None and not thread.is_alive()
+        ]
+
+    @property
+    def wake_ups(self) -> WakeUps:
+        """How new messages are noticed, see ListenCheck."""
+        return self._listening.wake_ups
+
+    def silent_s(self) -> float:
+        """How long the oldest round trip under way has been waiting."""
+        return self._watchdog.silent_s()
+
+    def findings(self) -> list[Finding]:
+        """What is wrong with this coordinator now; from any thread."""
+        return findings(self)
 
     def check(self) -> None:
         """Raise what ended a loop: a process whose loop is dead must not look alive."""
@@ -386,7 +413,7 @@ class Runtime:
                     failures += 1
                     self.broken_s = time.monotonic()
                     self.counting.away_since_s.setdefault("work", self.broken_s)
-                    log.warning(events.EXCHANGE_FAILED, extra={"error": str(error), "failures": failures})
+                    log.warning(events.EXCHANGE_FAILED, extra={"error": said(error), "failures": failures})
                     with self.changed:
                         if isinstance(command, Exchange):
                             self.engine.on_failed(command)
@@ -451,7 +478,7 @@ class Runtime:
                 failures += 1
                 self.broken_s = time.monotonic()
                 self.counting.away_since_s.setdefault("control", self.broken_s)
-                log.warning(events.CONNECTION_LOST, extra={"error": str(error), "failures": failures})
+                log.warning(events.CONNECTION_LOST, extra={"error": said(error), "failures": failures})
                 self._stopping.wait(pause_s(failures))
 
     def _control_session(self, connection: psycopg.Connection[Any]) -> None:
@@ -519,12 +546,10 @@ class Runtime:
     def _maintain(self, connection: psycopg.Connection[Any]) -> float:
         """Move scheduled messages that are due, unless another process is at it; returns seconds until the next time."""
         try:
-            done = self._run(connection, maintain_publishing(CHORES_LIMIT))
+            return self._run(connection, maintain_publishing(CHORES_LIMIT)).next_s
         except psycopg.Error as error:
-            log.warning(events.MAINTENANCE_FAILED, extra={"error": str(error)})
+            log.warning(events.MAINTENANCE_FAILED, extra={"error": said(error)})
             return CHORES_PAUSE_S
-        METER.maintained_at = time.time()
-        return done.next_s
 
     def _look_at_clock(self, connection: psycopg.Connection[Any]) -> None:
         sent_s = time.time()

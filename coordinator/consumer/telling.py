@@ -10,6 +10,7 @@ from coordinator.core.loop import Changes
 from coordinator.core.partition import Partition
 from coordinator.model import Delivery, Message
 from coordinator.observe import events
+from coordinator.observe.logs import said
 
 log = logging.getLogger("coordinator")
 
@@ -31,13 +32,15 @@ def tell_changes(changes: Changes, options: Sequence[Options]) -> list[object]:
             "error": entry["error"]["error"],
             "attempts": entry["attempts"],
         }
-        log.error(events.DELIVERY_DEAD_LETTERED, extra=letter)
+        # The error is users' text, and may quote the message; hooks and the table have it.
+        facts = {name: value for name, value in letter.items() if name != "error"}
+        log.error(events.DELIVERY_DEAD_LETTERED, extra=facts)
         for option in options:
             if option.group == letter["group"] and letter["topic"] in option.topics and option.on_dead_letter:
                 try:
                     returned.append(option.on_dead_letter(letter))
                 except Exception:
-                    log.exception(events.HOOK_FAILED, extra=letter)
+                    log.exception(events.HOOK_FAILED, extra=facts)
     return returned
 
 
@@ -61,7 +64,7 @@ def tell_verdict(message: Message, verdict: Verdict | None) -> None:
 
 def tell_refused(message: Message, error: BaseException) -> None:
     """Log that what a handler said does not count."""
-    log.warning(events.ACK_REFUSED, extra={**place_of(message), "error": str(error)})
+    log.warning(events.ACK_REFUSED, extra={**place_of(message), "error": said(error)})
 
 
 def partition_fields(partition: Partition) -> dict[str, object]:

@@ -695,12 +695,12 @@ class Deliveries:
             partition.failing[delivery.offset] = Failing(row, entry, facts)
             partition.hard.append(entry)
             partition.subscription.counts.retried += 1
-            verdict = Verdict(failure.error, delay_s=delay_s)
+            verdict = Verdict(failure.kind or failure.error, delay_s=delay_s)
         else:
             # Cleaned as all errors are: what PostgreSQL cannot store would fail this exchange and every one after it.
             reason = clean(str(error.reason), MAX_ERROR_CHARS) if isinstance(error, Reject) else failure.error
             self._bury(partition, row, facts, decision.reason, Failure(reason, failure.traceback), delivery.attempt)
-            verdict = Verdict(failure.error, reason=decision.reason)
+            verdict = Verdict(failure.kind or failure.error, reason=decision.reason)
         partition.settled_count += 1
         self._end_lonely(delivery)
         self._linger(now_s)

@@ -68,10 +68,14 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What is kept of a failure: texts, cut, without what PostgreSQL cannot store."""
+    """What is kept of a failure: texts, cut, without what PostgreSQL cannot store.
+
+    kind: What may be logged of it; the error itself where that is empty. A text of users may quote the message.
+    """
 
     error: str
     traceback: str = ""
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import psycopg
 
 from coordinator.db.exchange import run_alone
 from coordinator.observe import events
+from coordinator.observe.logs import said
 from coordinator.protocol.dead_letters import trim_dead_letters
 
 log = logging.getLogger(__name__)
@@ -39,4 +40,4 @@ def trim_tick(connection: psycopg.Connection[Any], schema: str) -> None:
     try:
         trim(connection, schema)
     except psycopg.Error as error:
-        log.warning(events.MAINTENANCE_FAILED, extra={"error": str(error)})
+        log.warning(events.MAINTENANCE_FAILED, extra={"error": said(error)})

@@ -16,6 +16,7 @@ from coordinator.errors import UnavailableError
 from coordinator.maintenance.dead_letters import TRIM_EVERY_S, trim, trim_tick
 from coordinator.maintenance.publishing import maintain, tick
 from coordinator.observe import events
+from coordinator.observe.logs import said
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ def run(dsn: str, schema: str, connect_timeout_s: float, name: str, *, stopped: 
                 failures = 0
             except UnavailableError as error:
                 failures += 1
-                log.warning(events.CONNECTION_LOST, extra={"error": str(error), "failures": failures})
+                log.warning(events.CONNECTION_LOST, extra={"error": said(error), "failures": failures})
                 if connection is not None:
                     connection.close()
                     connection = None

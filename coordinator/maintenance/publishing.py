@@ -7,6 +7,7 @@ import psycopg
 
 from coordinator.db.exchange import run_alone
 from coordinator.observe import events
+from coordinator.observe.logs import said
 from coordinator.protocol.maintenance import Maintained, maintain_publishing
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ def tick(connection: psycopg.Connection[Any], schema: str) -> float:
     try:
         done = maintain(connection, schema)
     except psycopg.Error as error:
-        log.warning(events.MAINTENANCE_FAILED, extra={"error": str(error)})
+        log.warning(events.MAINTENANCE_FAILED, extra={"error": said(error)})
         return _PAUSE_AFTER_FAILURE_S
     return done.next_s
 

@@ -36,4 +36,10 @@ HANDLER_INTERRUPTED = "handler.interrupted"
 # Something did not let the event loop go on: no heartbeat, no deadline moved, no message handed over meanwhile.
 HANDLER_BLOCKED_LOOP = "handler.blocked_loop"
 MAINTENANCE_FAILED = "maintenance.failed"
+# The gauges of the database could not be read.
+GAUGES_FAILED = "gauges.failed"
+PAGE_FAILED = "page.failed"
+SERVING_STARTED = "serving.started"
+# What an application reads, told when it starts.
+GROUP_SUBSCRIBED = "group.subscribed"
 MOVE_FAILED = "move.failed"

@@ -72,7 +72,6 @@ class Meter:
         self._ended = Reading()
         self._published: dict[str, int] = {}
         self._errors: dict[str, int] = {}
-        self.maintained_at: float | None = None
 
     def enter(self, source: Source) -> None:
         """Read a source from now on."""
@@ -110,8 +109,6 @@ class Meter:
                 reading.count(metrics.PUBLISHED, count, topic)
             for kind in metrics.ERROR_CLASSES:
                 reading.count(metrics.DATABASE_ERRORS, self._errors.get(kind, 0), kind)
-            if self.maintained_at is not None:
-                reading.gauge(metrics.MAINTENANCE, self.maintained_at)
             sources = list(self._sources)
         for source in sources:
             source.read(reading)

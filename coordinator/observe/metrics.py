@@ -167,7 +167,9 @@ CLOCK_SKEW: Final = Metric(
 MAINTENANCE: Final = Metric(
     "coordinator_maintenance_last_success_timestamp_seconds",
     "gauge",
-    "When this process last finished a round of maintenance, or found another process at it.",
+    "When a task of maintenance last went well, whoever did it.",
+    ("task",),
+    database=True,
 )
 EXPORTER: Final = Metric(
     "coordinator_database_gauges_exporter",
@@ -233,6 +235,13 @@ SEGMENTS: Final = Metric("coordinator_topic_segments", "gauge", "Segments that a
 TOPIC_BYTES: Final = Metric(
     "coordinator_topic_bytes", "gauge", "Disk space of a topic's segments, indexes included.", ("topic",), database=True
 )
+SKIPPED: Final = Metric(
+    "coordinator_group_skipped_offsets_total",
+    "counter",
+    "Offsets that retention has made a group pass without settling them.",
+    ("group",),
+    database=True,
+)
 DEAD_TUPLES: Final = Metric(
     "coordinator_table_dead_tuples",
     "gauge",
@@ -272,7 +281,6 @@ METRICS: Final = (
     EXCHANGE_SIZE,
     DATABASE_ERRORS,
     CLOCK_SKEW,
-    MAINTENANCE,
     EXPORTER,
     GAUGES_AGE,
     GAUGES_DURATION,
@@ -283,9 +291,11 @@ METRICS: Final = (
     GROUP_DEAD_LETTERS,
     GROUP_MEMBERS,
     UNOWNED,
+    SKIPPED,
     LOG_END,
     SEGMENTS,
     TOPIC_BYTES,
     DEAD_TUPLES,
     SNAPSHOT_AGE,
+    MAINTENANCE,
 )

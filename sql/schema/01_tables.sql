@@ -327,3 +327,10 @@ create table coordinator.audit (
     reason text,
     detail jsonb not null default '{}'
 );
+
+-- Which process exports the gauges of the database; one row.
+create table coordinator.exporters (
+    place int primary key check (place = 1),
+    exporter uuid not null,
+    held_until timestamptz not null
+) with (fillfactor = 50);

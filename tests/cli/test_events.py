@@ -1,10 +1,12 @@
 """Log events as people see them."""
 
+import json
 import logging
 
 import pytest
 
-from coordinator.cli.events import EventFormatter, is_worth_a_line
+from coordinator.cli.events import is_worth_a_line
+from coordinator.observe.logs import JsonFormatter, TextFormatter
 
 
 def record(name: str = "connection.lost", **fields: object) -> logging.LogRecord:
@@ -14,20 +16,41 @@ def record(name: str = "connection.lost", **fields: object) -> logging.LogRecord
 
 
 def test_format__fields_with_line_breaks__are_one_line() -> None:
-    text = EventFormatter(tracebacks=False).format(record(error="refused\n\tis it running?", failures=2))
+    text = TextFormatter(tracebacks=False).format(record(error="refused\n\tis it running?", failures=2))
     assert text == "warning: connection.lost error=refused is it running? failures=2"
 
 
 @pytest.mark.parametrize("tracebacks", [False, True])
-def test_format__traceback__is_shown_only_when_asked_for(tracebacks: bool) -> None:
+def test_format__stack__is_shown_only_when_asked_for(tracebacks: bool) -> None:
     made = record("loop.failed")
     try:
-        raise KeyError("x")
+        raise KeyError("ada")
     except KeyError as error:
         made.exc_info = (KeyError, error, error.__traceback__)
-    text = EventFormatter(tracebacks=tracebacks).format(made)
-    assert ("Traceback" in text) is tracebacks
-    assert text.startswith("warning: loop.failed")
+    text = TextFormatter(tracebacks=tracebacks).format(made)
+    assert (f"{__file__}:" in text.partition("\n")[2]) is tracebacks
+    assert text.startswith("warning: loop.failed error=KeyError raised_at=")
+    assert "ada" not in text
+
+
+def test_json__event_with_fields_and_an_exception__is_one_object_in_utc() -> None:
+    made = record("handler.failed", topic="orders", offset=2**60)
+    made.created = 0.25
+    try:
+        raise ValueError("of ada")
+    except ValueError as error:
+        made.exc_info = (ValueError, error, error.__traceback__)
+    text = JsonFormatter().format(made)
+    assert "\n" not in text
+    line = json.loads(text)
+    assert line["at"] == "1970-01-01T00:00:00.250Z"
+    assert (line["level"], line["event"], line["offset"], line["error"]) == (
+        "warning",
+        "handler.failed",
+        2**60,
+        "ValueError",
+    )
+    assert "ada" not in text
 
 
 def test_filter__repeated_failures__get_rarer() -> None:

@@ -264,7 +264,7 @@ def test_processes__handler_does_not_end__second_signal_ends_sooner_with_1(
 
 
 def test_processes__all_stopped_from_inside__end_with_0(dsn: str, app: Coordinator, console: Any) -> None:
-    process = console("run", "service:app", "--processes", 2)
+    process = console("run", "service:app", "--processes", 2, "--log-level", "warning")
     members(dsn, 2)
     limit_s = time.monotonic() + LIMIT_S
     while process.poll() is None:
@@ -300,7 +300,7 @@ def test_processes__sigterm_before_they_are_up__end_with_0(app: Coordinator, con
 def test_pause__crash_after_crash__doubles_up_to_its_cap() -> None:
     from coordinator.cli.supervisor import _Place, _Supervisor
 
-    supervisor = _Supervisor([], 0, 1)
+    supervisor = _Supervisor([], 0, 1, lambda _number: [])
     place = _Place(1)
     pauses = []
     for _ in range(7):

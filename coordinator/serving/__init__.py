@@ -1,0 +1,1 @@
+"""Metrics and health over one HTTP port; see README.md."""
