@@ -143,4 +143,5 @@ def test_labels__are_topic_group_partition_and_closed_lists():
         assert metric.name.startswith("coordinator_")
         assert metric.name.endswith("_total") is (metric.kind == "counter")
         open_labels = set(metric.labels) - set(metric.values)
-        assert open_labels <= {"topic", "group", "partition", "table"}, metric.name
+        # Tables and tasks are those of the schema.
+        assert open_labels <= {"topic", "group", "partition", "table", "task"}, metric.name
