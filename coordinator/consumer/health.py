@@ -45,9 +45,7 @@ def findings(shell: Shell) -> list[Finding]:
         found.append(Finding("database_away", f"exchanges have failed for {away['work']:.0f} s"))
     elif (silent_s := shell.silent_s()) >= _PATIENCE_S:
         found.append(Finding("database_away", f"the server has not answered for {silent_s:.0f} s"))
-    if shell.wake_ups == "deaf" or (
-        shell.counting.listening is False and away.get("control", 0.0) >= _PATIENCE_S
-    ):
+    if shell.wake_ups == "deaf" or (shell.counting.listening is False and away.get("control", 0.0) >= _PATIENCE_S):
         found.append(Finding("listener_deaf", "no notification is heard: messages are found by polling alone"))
     if now_s >= shell.engine.lease_until_s:
         late_s = now_s - shell.engine.lease_until_s
