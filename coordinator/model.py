@@ -622,6 +622,21 @@ class DeletedTopic(NamedTuple):
     scheduled: int
 
 
+@dataclass(frozen=True, slots=True)
+class GroupInFlight:
+    """What the owner of a partition may have in hand: `messages` of its window from `first_offset` on, and `retries` that run."""
+
+    topic: str
+    partition: int
+    member_id: UUID
+    client_id: str | None
+    host: str | None
+    first_offset: int
+    messages: int
+    retries: int
+    since: datetime
+
+
 class Oldest(NamedTuple):
     """The oldest message of a partition that a group has not settled."""
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from coordinator.model import (
         DeletedGroup,
         DeletedTopic,
+        GroupInFlight,
         Oldest,
         PartitionPause,
         ScheduledMessage,
@@ -145,6 +146,10 @@ class Operations:
             ConflictError: Members are live and `force` is not given.
         """
         return self._drive(protocol.delete_group(group, force=force, reason=reason))
+
+    def group_in_flight(self, group: str) -> list[GroupInFlight]:
+        """What owners may have in hand; which of it a handler is at, only its process knows: see `status`."""
+        return self._execute(protocol.group_in_flight(group))
 
     def oldest_unsettled(self, group: str) -> dict[Place, Oldest]:
         """The oldest message that a group has not settled, by topic and partition. Raises: NotFoundError."""
@@ -280,6 +285,10 @@ class AsyncOperations:
     async def delete_group(self, group: str, *, force: bool = False, reason: str | None = None) -> DeletedGroup:
         """`Coordinator.delete_group`."""
         return await self._drive(protocol.delete_group(group, force=force, reason=reason))
+
+    async def group_in_flight(self, group: str) -> list[GroupInFlight]:
+        """`Coordinator.group_in_flight`."""
+        return await self._execute(protocol.group_in_flight(group))
 
     async def oldest_unsettled(self, group: str) -> dict[Place, Oldest]:
         """`Coordinator.oldest_unsettled`."""

@@ -1,21 +1,21 @@
 """`coordinator groups`."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from coordinator.cli import output
+from coordinator.cli import operating, output
 from coordinator.cli.commands import Group, Options, pass_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from coordinator.model import GroupMember, GroupOffset
+    from coordinator.model import GroupInFlight, GroupMember, GroupOffset, Oldest
 
 
 @click.group(cls=Group)
 def groups() -> None:
-    """List consumer groups; show offsets, lag and members."""
+    """List consumer groups; show offsets, lag and members; pause, move and delete them."""
 
 
 @groups.command("list", examples=("coordinator groups list", "coordinator groups list --json"))
@@ -51,59 +51,94 @@ def list_groups(options: Options) -> None:
         output.note("no groups yet; one is made by its first consumer")
 
 
+for _command in (operating.pause, operating.resume, operating.seek, operating.skip, operating.delete):
+    groups.add_command(_command)
+
+
 @groups.command(
     examples=(
         "coordinator groups describe billing",
         "coordinator groups describe billing --members",
+        "coordinator groups describe billing --in-flight",
         "coordinator groups describe billing --json",
     )
 )
 @click.argument("name")
 @click.option("--members", "show_members", is_flag=True, help="Show the members in place of the partitions.")
+@click.option("--in-flight", "show_in_flight", is_flag=True, help="Show what owners have in hand in their place.")
 @pass_options
-def describe(options: Options, name: str, *, show_members: bool) -> None:
-    """Show where a group stands in each partition, or who takes part in it.
+def describe(options: Options, name: str, *, show_members: bool, show_in_flight: bool) -> None:
+    """Show where a group stands in each partition, who takes part in it, or what is in hand.
 
-    CURRENT-OFFSET is the first offset that is neither settled nor parked; LAG counts the messages not settled, and is an
-    upper bound. PARKED of these wait apart: failed and retried later, held behind their key, or replayed. DEAD-LETTERS were
-    given up, see `coordinator dlq`.
+    CURRENT-OFFSET is the first offset that is neither settled nor parked, and - where nothing was committed yet. LAG counts the
+    messages not settled, and is an upper bound; AGE is that of the oldest of them. IN-FLIGHT is what the owner may have in hand.
+    RETRYING wait apart: failed and retried later, held behind their key, or replayed. Dead letters were given up, see
+    `coordinator dlq`.
     The state is "stable" when every partition has an owner, "rebalancing" when one has none, "empty" without members.
     """
+    if show_members and show_in_flight:
+        raise click.UsageError("--members and --in-flight show two tables; give one of them")
     with options.coordinator() as app:
         offsets = app.group_offsets(name)
         members = app.group_members(name)
         dead_letters = app.dead_letters(name).counts()
-    state = _state(offsets, members)
-    total_lag = sum(offset.lag for offset in offsets)
-    total_parked = sum(offset.parked for offset in offsets)
-    total_dead = sum(dead_letters.values())
+        oldest = app.oldest_unsettled(name)
+        in_flight = app.group_in_flight(name) if show_in_flight or options.as_json else []
+    facts = _facts(name, offsets, members, dead_letters, oldest)
     if options.as_json:
-        output.json_object(
-            {
-                "group": name,
-                "state": state,
-                "member_count": len(members),
-                "total_lag": total_lag,
-                "total_parked": total_parked,
-                "total_dead_letters": total_dead,
-                "partitions": [
-                    {**output.plain(offset), "dead_letters": dead_letters.get((offset.topic, offset.partition), 0)}
-                    for offset in offsets
-                ],
-                "members": members,
-            }
-        )
+        output.json_object({**facts, "members": members, "in_flight": list(in_flight)})
     else:
+        age = output.duration(facts["oldest_age_s"])
         output.line(
-            f"group {name}: {state}, {len(members)} members, total lag {total_lag}, {total_parked} parked, "
-            f"{total_dead} dead letters"
+            f"group {name}: {facts['state']}, {len(members)} members, total lag {facts['total_lag']}, "
+            f"oldest unacked {age}, {facts['total_parked']} retrying, {facts['total_dead_letters']} dead letters"
         )
         if show_members:
             _member_table(members)
+        elif show_in_flight:
+            _in_flight_table(in_flight)
         else:
-            _offset_table(offsets, dead_letters)
+            _offset_table(facts["partitions"])
+    if facts["paused"]:
+        output.note(f"{facts['paused']} of {len(offsets)} partitions are paused: nothing of them is handed over")
     if not members:
         output.note(f"group {name} has no members: nobody reads for it now")
+
+
+def _facts(
+    name: str,
+    offsets: "Sequence[GroupOffset]",
+    members: "Sequence[GroupMember]",
+    dead_letters: "Mapping[tuple[str, int], int]",
+    oldest: "Mapping[tuple[str, int], Oldest]",
+) -> dict[str, Any]:
+    """What is shown of a group, by the names that JSON has."""
+    partitions = []
+    for offset in offsets:
+        place = offset.topic, offset.partition
+        first = oldest.get(place)
+        partitions.append(
+            {
+                **output.plain(offset),
+                # Nobody has ever owned it: it stands where the group began.
+                "current_offset": offset.current_offset if offset.epoch else None,
+                "in_flight": offset.window_open,
+                "dead_letters": dead_letters.get(place, 0),
+                "oldest_offset": None if first is None else first.offset,
+                "oldest_age_s": None if first is None else first.age_s,
+            }
+        )
+    return {
+        "group": name,
+        "state": _state(offsets, members),
+        "member_count": len(members),
+        "paused": sum(offset.paused for offset in offsets),
+        "total_lag": sum(offset.lag for offset in offsets),
+        "total_parked": sum(offset.parked for offset in offsets),
+        "total_dead_letters": sum(dead_letters.values()),
+        "oldest_age_s": max((first.age_s for first in oldest.values()), default=None),
+        "partitions": partitions,
+    }
 
 
 def _state(offsets: "Sequence[GroupOffset]", members: "Sequence[GroupMember]") -> str:
@@ -112,36 +147,48 @@ def _state(offsets: "Sequence[GroupOffset]", members: "Sequence[GroupMember]") -
     return "rebalancing" if any(offset.member_id is None for offset in offsets) else "stable"
 
 
-def _offset_table(offsets: "Sequence[GroupOffset]", dead_letters: "Mapping[tuple[str, int], int]") -> None:
+_COLUMNS = {
+    "TOPIC": "topic",
+    "PARTITION": "partition",
+    "CURRENT-OFFSET": "current_offset",
+    "LOG-START-OFFSET": "log_start_offset",
+    "LOG-END-OFFSET": "log_end_offset",
+    "LAG": "lag",
+    "AGE": "oldest_age_s",
+    "IN-FLIGHT": "in_flight",
+    "RETRYING": "parked",
+    "MEMBER-ID": "member_id",
+    "CLIENT-ID": "client_id",
+    "HOST": "host",
+}
+
+
+def _offset_table(partitions: "Sequence[Mapping[str, Any]]") -> None:
     output.table(
-        (
-            "TOPIC",
-            "PARTITION",
-            "CURRENT-OFFSET",
-            "LOG-START-OFFSET",
-            "LOG-END-OFFSET",
-            "LAG",
-            "PARKED",
-            "DEAD-LETTERS",
-            "MEMBER-ID",
-            "CLIENT-ID",
-            "HOST",
-        ),
+        tuple(_COLUMNS),
+        [
+            [output.duration(row[name]) if column == "AGE" else row[name] for column, name in _COLUMNS.items()]
+            for row in partitions
+        ],
+    )
+
+
+def _in_flight_table(in_flight: "Sequence[GroupInFlight]") -> None:
+    output.table(
+        ("TOPIC", "PARTITION", "FIRST-OFFSET", "MESSAGES", "RETRIES", "MEMBER-ID", "CLIENT-ID", "HOST", "SINCE"),
         [
             (
-                offset.topic,
-                offset.partition,
-                offset.current_offset,
-                offset.log_start_offset,
-                offset.log_end_offset,
-                offset.lag,
-                offset.parked,
-                dead_letters.get((offset.topic, offset.partition), 0),
-                offset.member_id,
-                offset.client_id,
-                offset.host,
+                row.topic,
+                row.partition,
+                row.first_offset,
+                row.messages,
+                row.retries,
+                row.member_id,
+                row.client_id,
+                row.host,
+                row.since,
             )
-            for offset in offsets
+            for row in in_flight
         ],
     )
 

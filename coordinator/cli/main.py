@@ -12,9 +12,10 @@ from coordinator.cli.commands import Lazy, LazyGroup, Options
 from coordinator.cli.failures import told
 
 COMMANDS = {
-    "topics": Lazy("coordinator.cli.topics:topics", "Make, list and describe topics; rotate their segments."),
+    "topics": Lazy("coordinator.cli.topics:topics", "Make, list, alter and delete topics; rotate their segments."),
     "messages": Lazy("coordinator.cli.messages:messages", "Publish, consume and look at messages."),
-    "groups": Lazy("coordinator.cli.groups:groups", "List consumer groups; show offsets, lag and members."),
+    "groups": Lazy("coordinator.cli.groups:groups", "List consumer groups; show, pause, move and delete them."),
+    "scheduled": Lazy("coordinator.cli.scheduled:scheduled", "List messages that wait for their time; cancel them."),
     "dlq": Lazy("coordinator.cli.dlq:dlq", "List, show, replay, export and purge dead letters."),
     "run": Lazy("coordinator.cli.run:run", "Run the handlers of an application, in one process or several."),
     "db": Lazy("coordinator.cli.db:db", "Install, upgrade and downgrade the schema."),

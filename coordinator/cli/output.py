@@ -69,6 +69,21 @@ def cell(value: object) -> str:
     return "".join(char if char.isprintable() else _escape(char) for char in str(value))
 
 
+def duration(seconds: float | None) -> str:
+    """Return a time span for people, in its two largest units."""
+    if seconds is None:
+        return UNKNOWN
+    left = max(round(seconds), 0)
+    parts: list[str] = []
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count or (unit == "s" and not parts):
+            parts.append(f"{count}{unit}")
+        elif parts:
+            break
+    return "".join(parts[:2])
+
+
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a table; numbers stand on the right.
 

@@ -1,20 +1,40 @@
 """`coordinator topics`."""
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from coordinator.cli import output
+from coordinator.cli.asking import confirm, reason_option, yes_option
 from coordinator.cli.commands import Group, Options, pass_options
 
 if TYPE_CHECKING:
     from coordinator.model import TopicInfo
 
 
+# Given on the command line as "none", which is not the same as not given.
+_NONE = object()
+
+
+def _or_none(kind: type[float] | type[int]) -> Callable[[click.Context, click.Parameter, str | None], object]:
+    def read(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> object:
+        if text is None:
+            return None
+        if text == "none":
+            return _NONE
+        try:
+            return kind(text)
+        except ValueError as error:
+            raise click.BadParameter(f"found {text!r}, wanted a number or none") from error
+
+    return read
+
+
 @click.group(cls=Group)
 def topics() -> None:
-    """Make, list and describe topics; rotate their segments."""
+    """Make, list, alter and delete topics; rotate their segments."""
 
 
 @topics.command(
@@ -24,7 +44,7 @@ def topics() -> None:
     )
 )
 @click.argument("name")
-@click.option("--partitions", type=int, default=1, show_default=True, help="1 to 1024; it stays as it is made.")
+@click.option("--partitions", type=int, default=1, show_default=True, help="1 to 1024; see add-partitions.")
 @click.option(
     "--max-message-bytes", type=int, default=1_048_576, show_default=True, help="The largest payload it takes."
 )
@@ -151,6 +171,86 @@ def rotate(options: Options, name: str) -> None:
         output.json_object({"topic": name, "segment": segment})
     else:
         output.line(f"topic {name} writes to segment {segment}")
+
+
+@topics.command(
+    examples=(
+        "coordinator topics alter orders --max-backlog 100000",
+        "coordinator topics alter orders --dedup-window-s none --no-wake",
+    )
+)
+@click.argument("name")
+@click.option("--max-message-bytes", type=int, help="The largest payload it takes.")
+@click.option("--wake/--no-wake", default=None, help="Wake waiting consumers with NOTIFY, or let them poll.")
+@click.option(
+    "--dedup-window-s", metavar="SECONDS|none", callback=_or_none(float), help="As for create; none: no window."
+)
+@click.option("--max-backlog", metavar="MESSAGES|none", callback=_or_none(int), help="As for create; none: no limit.")
+@reason_option
+@pass_options
+def alter(options: Options, /, name: str, *, reason: str | None, **given: Any) -> None:
+    """Change settings of a topic; what is not given stays as it is.
+
+    It holds for what is published from now on. Publishers may believe the old limit of bytes for a minute.
+    """
+    settings = {setting: None if value is _NONE else value for setting, value in given.items() if value is not None}
+    if not settings:
+        raise click.UsageError(
+            "give a setting: --max-message-bytes, --wake, --no-wake, --dedup-window-s or --max-backlog"
+        )
+    with options.coordinator() as app:
+        before = app.alter_topic(name, reason=reason, **settings)
+    if options.as_json:
+        output.json_object({"topic": name, "before": before, "after": settings})
+    else:
+        output.table(
+            ("SETTING", "BEFORE", "AFTER"), [(setting, before[setting], settings[setting]) for setting in settings]
+        )
+
+
+@topics.command("add-partitions", examples=("coordinator topics add-partitions orders --partitions 24",))
+@click.argument("name")
+@click.option("--partitions", type=int, required=True, help="How many it is to have.")
+@reason_option
+@pass_options
+def add_partitions(options: Options, name: str, *, partitions: int, reason: str | None) -> None:
+    """Raise the count of a topic's partitions; groups read the new ones from their first offset.
+
+    New messages of a key may go to another partition than its old ones, and be handled before them. It cannot be undone.
+    """
+    with options.coordinator() as app:
+        added = app.add_partitions(name, partitions, reason=reason)
+    if options.as_json:
+        output.json_object({"topic": name, "partitions": partitions, "added": added})
+    else:
+        output.line(f"topic {name} has {partitions} partitions, {added} of them new")
+    if added:
+        output.note("keys may have another partition from now on: their order is kept only among new messages")
+
+
+@topics.command(examples=("coordinator topics delete orders", "coordinator topics delete orders --force --yes"))
+@click.argument("name")
+@click.option("--force", is_flag=True, help="Even though it is in use: all that is lost, and live consumers fail.")
+@yes_option
+@reason_option
+@pass_options
+@click.pass_context
+def delete(ctx: click.Context, options: Options, name: str, *, force: bool, yes: bool, reason: str | None) -> None:
+    """Delete a topic for good, with its messages and what groups have of it, dead letters too.
+
+    Refused while members read it, or messages are unsettled or scheduled (exit code 4), unless it is forced.
+    """
+    with options.coordinator() as app:
+        topic = app.topic(name)
+        confirm(ctx, f"delete topic {name} with {_message_count(topic)} messages for good", yes=yes)
+        found = app.delete_topic(name, force=force, reason=reason)
+    if options.as_json:
+        output.json_object({"topic": name, "deleted": True, **found._asdict()})
+    else:
+        output.line(
+            f"topic {name} deleted; groups {output.cell(found.groups)} had {found.unsettled} messages to settle, "
+            f"{found.scheduled} were scheduled"
+        )
 
 
 def _facts(topic: "TopicInfo") -> dict[str, Any]:

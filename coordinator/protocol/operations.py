@@ -9,6 +9,7 @@ from coordinator.errors import ConflictError, InvalidInputError, NotFoundError
 from coordinator.model import (
     DeletedGroup,
     DeletedTopic,
+    GroupInFlight,
     Oldest,
     PartitionPause,
     ScheduledMessage,
@@ -162,6 +163,16 @@ def cancel_scheduled(topic: str, schedule_ids: Sequence[int]) -> Flow[list[int]]
             (topic, array(schedule_ids)),
             lambda rows: sorted(rows[0][0]),
         )
+    )
+
+
+def group_in_flight(group: str) -> Statement[list[GroupInFlight]]:
+    return Statement(
+        "group_in_flight",
+        "select i.topic, i.partition, i.member_id, i.client_id, i.host, i.first_offset, i.messages, i.retries, i.since "
+        'from coordinator.in_flight i where i."group" = %s order by i.topic, i.partition',
+        (group,),
+        lambda rows: [GroupInFlight(*row) for row in rows],
     )
 
 
