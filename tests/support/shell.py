@@ -34,7 +34,7 @@ def short(**changes: Any) -> Settings:
     return Settings(**(times | changes))
 
 
-def wait_until(condition: Callable[[], Any], limit_s: float = 10.0, what: str = "") -> Any:
+def wait_until(condition: Callable[[], Any], limit_s: float = 30.0, what: str = "") -> Any:
     """Return the first true answer; fail after the limit."""
     deadline_s = time.monotonic() + limit_s
     while True:
