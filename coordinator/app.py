@@ -34,6 +34,7 @@ from coordinator.model import (
     GroupMember,
     GroupOffset,
     Message,
+    MessageState,
     Outgoing,
     Published,
     Retention,
@@ -371,6 +372,10 @@ class Coordinator(_Base, Operations):
             rows = self._execute(messages.peek(topic, number, from_offset, limit))
             found.extend(Message(row, source) for row in rows)
         return found
+
+    def message_states(self, topic: str, partition: int, offset: int) -> list[MessageState]:
+        """What one message is to each group that reads the topic; moves nothing. Raises: NotFoundError."""
+        return self._execute(messages.message_states(topic, partition, offset))
 
     def consumer(
         self, *topics: str, group: str, start: Start = "earliest", auto_ack: bool = False, **options: Any
@@ -733,6 +738,10 @@ class AsyncCoordinator(_Base, AsyncOperations):
             rows = await self._execute(messages.peek(topic, number, from_offset, limit))
             found.extend(Message(row, source) for row in rows)
         return found
+
+    async def message_states(self, topic: str, partition: int, offset: int) -> list[MessageState]:
+        """What one message is to each group that reads the topic; moves nothing. Raises: NotFoundError."""
+        return await self._execute(messages.message_states(topic, partition, offset))
 
     def consumer(
         self, *topics: str, group: str, start: Start = "earliest", auto_ack: bool = False, **options: Any

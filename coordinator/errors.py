@@ -19,6 +19,10 @@ class CoordinatorError(Exception):
         super().__init__(message)
         self.detail = detail
         self.hint = hint
+        # What a traceback shows below the message. A copy or an unpickled error gets them with its other attributes.
+        for note in (detail, f"hint: {hint}" if hint else None):
+            if note:
+                self.add_note(note)
 
 
 class ConfigError(CoordinatorError):

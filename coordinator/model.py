@@ -211,6 +211,38 @@ class GroupInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class MessageState:
+    """What one offset is to one group.
+
+    Attributes:
+        state: early (below the group's start), future, open (handed out), waiting, behind (its key), running (handed out
+            again), settled, dead or skipped.
+        epoch, member_id, client_id, host: Whose partition it is; None: nobody's.
+        fails, crashes, replays: So far; fails of a dead one: its last attempt's number.
+        next_at: When a waiting one is tried again.
+        reason: Why it is dead or skipped.
+        error: The last one.
+        errors: Its history: the first failure and the last four.
+        since: When this state began, where that is known.
+    """
+
+    group: str
+    state: str
+    epoch: int
+    member_id: UUID | None
+    client_id: str | None
+    host: str | None
+    fails: int
+    crashes: int
+    replays: int
+    next_at: datetime | None
+    reason: str | None
+    error: str | None
+    errors: Sequence[Mapping[str, Any]]
+    since: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class DeadLetter:
     """A message that a group gave up on.
 

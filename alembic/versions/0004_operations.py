@@ -198,6 +198,7 @@ drop view coordinator.in_flight;
 drop view coordinator.claim_list;
 drop view coordinator.group_rates;
 drop view coordinator.topic_rates;
+drop function coordinator.message_states(text, int, bigint);
 drop function coordinator.show_messages(text, int, bigint, int);
 drop function coordinator.decode_json(bytea);
 drop view coordinator.pause_list, coordinator.skip_list, coordinator.audit_list, coordinator.group_list, coordinator.offsets;

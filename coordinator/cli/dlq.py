@@ -128,11 +128,7 @@ def show(options: Options, group: str, topic: str, partition: int, offset: int) 
             output.line(f"{name + ':':<15}{output.cell(value)}")
     output.line(f"{'headers:':<15}{output.cell(_json(letter.headers))}")
     output.line(f"{'payload:':<15}{output.cell(value_text(letter.payload or b''))}")
-    for error in letter.errors or ():
-        output.line("")
-        output.line(f"attempt {error.get('attempt', output.UNKNOWN)}: {output.cell(error.get('error'))}")
-        for text in str(error.get("traceback", "")).splitlines():
-            output.line(f"    {output.cell(text)}")
+    output.history(letter.errors or ())
 
 
 @dlq.command(examples=("coordinator dlq stats billing", "coordinator dlq stats billing --topic orders --json"))

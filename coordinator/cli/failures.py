@@ -25,16 +25,25 @@ def told(ctx: click.Context, options: Options) -> Iterator[None]:
     except KeyboardInterrupt:
         click.echo("interrupted", err=True)
         ctx.exit(exits.INTERRUPTED)
-    except BrokenPipeError:
-        # Only our output can raise it: libpq's sockets report UnavailableError. The reader has what it wanted.
-        _discard_stdout()
-        ctx.exit(exits.OK)
+    except BrokenPipeError as error:
+        # Only our output can raise it: libpq's sockets report UnavailableError.
+        ctx.exit(unwritten(error))
     except Exception as error:  # noqa: BLE001 - the outermost level: whatever it is, it has to be told
         known = _known(error)
         _show(known, verbose=options.verbose)
         if isinstance(error, OSError):
             _discard_stdout()  # it may have been the disk that our output goes to
         ctx.exit(exits.code_of(known))
+
+
+def unwritten(error: OSError) -> int:
+    """Tell of output that could not be written, and return the exit code."""
+    _discard_stdout()
+    if isinstance(error, BrokenPipeError):
+        return exits.OK  # the reader has what it wanted
+    for line in lines_of(error):
+        click.echo(line, err=True)
+    return exits.FAILED
 
 
 def lines_of(error: BaseException) -> list[str]:

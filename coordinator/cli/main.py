@@ -9,7 +9,7 @@ import click
 from coordinator import __version__
 from coordinator.cli import exits
 from coordinator.cli.commands import Lazy, LazyGroup, Options
-from coordinator.cli.failures import told
+from coordinator.cli.failures import told, unwritten
 
 COMMANDS = {
     "topics": Lazy("coordinator.cli.topics:topics", "Make, list, alter and delete topics; rotate their segments."),
@@ -33,6 +33,12 @@ COMMANDS = {
 
 class Root(LazyGroup):
     """The outermost group: whatever goes wrong below is told here."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        try:
+            return super().make_context(*args, **extra)
+        except OSError as error:  # --help or --version, and nobody takes it
+            raise click.exceptions.Exit(unwritten(error)) from error
 
     def invoke(self, ctx: click.Context) -> Any:
         options = ctx.ensure_object(Options)

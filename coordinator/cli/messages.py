@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import click
 
-from coordinator.cli import output
+from coordinator.cli import exits, output
 from coordinator.cli.commands import Group, Options, pass_options
 from coordinator.cli.log_options import log_options
 
@@ -197,3 +197,49 @@ def peek(options: Options, topic: str, *, partition: int | None, offset: int, li
             for message in found
         ],
     )
+
+
+@messages.command(
+    examples=(
+        "coordinator messages show orders 3 1042",
+        "coordinator messages show orders 3 1042 --group billing",
+        "coordinator messages show orders 3 1042 --json | jq '.groups[] | {group, state, error}'",
+        "coordinator messages show orders 3 1042 --watch 1",
+    )
+)
+@click.argument("topic")
+@click.argument("partition", type=click.IntRange(min=0))
+@click.argument("offset", type=click.IntRange(min=0))
+@click.option("--group", metavar="NAME", help="Only what it is to this group, with its history.")
+@output.watch_option
+@pass_options
+@click.pass_context
+def show(
+    ctx: click.Context,
+    options: Options,
+    topic: str,
+    partition: int,
+    offset: int,
+    *,
+    group: str | None,
+    watch_s: float | None,
+) -> None:
+    """Show one message, and what it is to each group that reads the topic.
+
+    early: below the group's start. future: not handed out yet. open: handed out. waiting, behind, running: parked, until a
+    time, until its key is free, or handed out again. settled: acked. dead: given up. skipped: passed unsettled.
+
+    Exit code 1 where there is no message at that offset: it was rolled back, dropped by retention, or is not committed yet.
+    """
+    from coordinator.cli import showing  # noqa: PLC0415 - other commands do without
+
+    there = False
+    with options.coordinator() as app:
+
+        def once() -> None:
+            nonlocal there
+            there = showing.show(app, topic, partition, offset, group, as_json=options.as_json)
+
+        output.watch(once, watch_s)
+    if not there:
+        ctx.exit(exits.FINDING)

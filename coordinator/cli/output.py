@@ -104,6 +104,15 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         line("  ".join(padded).rstrip())
 
 
+def history(errors: Sequence[Mapping[str, Any]]) -> None:
+    """Print the failures of a message, with their tracebacks."""
+    for error in errors:
+        line("")
+        line(f"attempt {error.get('attempt', UNKNOWN)}: {cell(error.get('error'))}")
+        for text in str(error.get("traceback", "")).splitlines():
+            line(f"    {cell(text)}")
+
+
 def watch(show: Callable[[], None], pause_s: float | None) -> None:
     """Show once; with a pause again and again until Ctrl-C, on a cleared screen where there is one.
 

@@ -59,6 +59,10 @@ class Options:
             raise ConfigError(f"wanted the names of one or more topics, found {self.topics!r}")
         if not isinstance(self.group, str) or not self.group:  # type: ignore[redundant-expr]
             raise ConfigError(f"group: wanted a name, found {self.group!r}")
+        for text in (self.group, *self.topics):
+            # What a shell makes of bytes that are no UTF-8: no database has such a name, and no driver can send it.
+            if not text.isascii() and text.encode(errors="replace").decode() != text:
+                raise ConfigError(f"{text!r} is no name: it has a character without a UTF-8 form")
         if self.ordering not in ORDERINGS:
             raise ConfigError(f"ordering: wanted one of {', '.join(ORDERINGS)}, found {self.ordering!r}")
         for name, value, high in (

@@ -12,6 +12,7 @@ from psycopg.adapt import AdaptersMap
 from psycopg.rows import tuple_row
 
 from coordinator.db.translate import translate
+from coordinator.errors import InvalidInputError
 from coordinator.protocol.placeholder import render
 from coordinator.protocol.statement import Flow, Row, Statement
 
@@ -79,6 +80,8 @@ def execute(statement: Statement[T], connection: psycopg.Connection[Any], schema
         # Binary: the text of a time depends on the DateStyle of a role or database.
         cursor.execute(render(statement.text, schema), statement.parameters, binary=True)
         rows = cursor.fetchall() if cursor.description else []
+    except UnicodeEncodeError as error:
+        raise _no_utf8(error) from error
     except psycopg.Error as error:
         ours = translate(error, connection)
         if ours is None:
@@ -93,9 +96,15 @@ async def aexecute(statement: Statement[T], connection: psycopg.AsyncConnection[
         cursor = _AsyncCursor(connection, row_factory=tuple_row)
         await cursor.execute(render(statement.text, schema), statement.parameters, binary=True)
         rows = await cursor.fetchall() if cursor.description else []
+    except UnicodeEncodeError as error:
+        raise _no_utf8(error) from error
     except psycopg.Error as error:
         ours = translate(error, connection)
         if ours is None:
             raise
         raise ours from error
     return statement.parse(rows)
+
+
+def _no_utf8(error: UnicodeEncodeError) -> InvalidInputError:
+    return InvalidInputError(f"the text {error.object!r} holds a lone surrogate, which has no UTF-8 form")

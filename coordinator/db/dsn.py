@@ -23,7 +23,7 @@ def conninfo(dsn: str) -> str:
     address = _URL_SCHEME.sub("postgresql://", dsn.strip())
     try:
         known = conninfo_to_dict(address)
-    except ProgrammingError:
+    except (ProgrammingError, UnicodeEncodeError):
         # From None: libpq's message quotes the address.
         raise ConfigError(
             'this DSN is neither a URL "postgresql://user@host/database" nor a conninfo "host=... dbname=..."'

@@ -84,7 +84,10 @@ def publish_call(
         if key is not None:
             _check_text(key, "key", place, MAX_KEY_BYTES)
     for place, partition in enumerate(partitions):
-        if partition is not None and not 0 <= partition < MAX_PARTITIONS:
+        if partition is None:
+            continue
+        # True and "1" are no partitions, though the one is an int and the other reads like one.
+        if not isinstance(partition, int) or isinstance(partition, bool) or not 0 <= partition < MAX_PARTITIONS:  # type: ignore[redundant-expr]
             raise InvalidInputError(
                 f"message {place}: partition {partition!r} is none of a topic's 0 to {MAX_PARTITIONS - 1}"
             )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from coordinator.model import MessageState
 from coordinator.model import Row as MessageRow
+from coordinator.protocol.check import int4, int8
 from coordinator.protocol.statement import Statement
 
 if TYPE_CHECKING:
@@ -35,8 +37,19 @@ def peek(topic: str, partition: int, from_offset: int, limit: int) -> Statement[
         "peek",
         'select p."partition", p."offset", p.published_at, p.message_id, p.key, p.headers, p.content_type, p.payload '
         "from coordinator.peek(%s, %s, %s, %s) p",
-        (topic, partition, from_offset, limit),
+        (topic, int4("partition", partition), int8("from_offset", from_offset), int4("limit", limit)),
         lambda rows: [MessageRow(*row) for row in rows],
+    )
+
+
+def message_states(topic: str, partition: int, offset: int) -> Statement[list[MessageState]]:
+    """What one offset is to each group that reads the topic."""
+    return Statement(
+        "message_states",
+        'select m."group", m.state, m.epoch, m.member_id, m.client_id, m.host, m.fails, m.crashes, m.replays, m.next_at, '
+        "m.reason, m.error, m.errors, m.since from coordinator.message_states(%s, %s, %s) m",
+        (topic, int4("partition", partition), int8("offset", offset)),
+        lambda rows: [MessageState(*row) for row in rows],
     )
 
 

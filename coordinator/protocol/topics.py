@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from coordinator.model import Retention, TopicInfo
+from coordinator.protocol.check import int4, int8
 from coordinator.protocol.statement import Row, Statement
 
 DEFAULT_RETENTION = Retention()
@@ -23,7 +24,15 @@ def create_topic(
     return Statement(
         "create_topic",
         "select c.created from coordinator.create_topic(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) c",
-        (topic, partitions, max_message_bytes, wake, dedup_window_s, max_backlog, *retention),
+        (
+            topic,
+            int4("partitions", partitions),
+            int4("max_message_bytes", max_message_bytes),
+            wake,
+            dedup_window_s,
+            None if max_backlog is None else int8("max_backlog", max_backlog),
+            *retention,
+        ),
         lambda rows: bool(rows[0][0]),
     )
 
@@ -48,7 +57,10 @@ def add_segment(topic: str) -> Statement[int]:
 def open_segment(topic: str, segment: int) -> Statement[bool]:
     """Second half of a rotation, in a transaction of its own; False if the segment was current already."""
     return Statement(
-        "open_segment", "select coordinator.open_segment(%s, %s)", (topic, segment), lambda rows: bool(rows[0][0])
+        "open_segment",
+        "select coordinator.open_segment(%s, %s)",
+        (topic, int4("segment", segment)),
+        lambda rows: bool(rows[0][0]),
     )
 
 

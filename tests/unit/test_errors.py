@@ -3,6 +3,7 @@
 import copy
 import pickle
 import re
+import traceback
 from pathlib import Path
 
 import pytest
@@ -94,3 +95,12 @@ def test_sqlstates__raised_in_sql__are_in_the_table():
 
 def test_sqlstates__in_the_table__are_raised_in_sql():
     assert OUR_CODES - CODES_IN_SQL <= RESERVED
+
+
+def test_error__detail_and_hint__are_in_its_traceback():
+    error = errors.NotFoundError("there is no topic 'x'", detail="asked at noon", hint="make it")
+    shown = "".join(traceback.format_exception(error))
+    assert "there is no topic 'x'\nasked at noon\nhint: make it" in shown
+    assert str(error) == "there is no topic 'x'"
+    again = pickle.loads(pickle.dumps(error))
+    assert again.__notes__ == error.__notes__ == ["asked at noon", "hint: make it"]

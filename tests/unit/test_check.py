@@ -1,0 +1,37 @@
+"""Numbers that a column takes, and what is none."""
+
+import pytest
+
+from coordinator import Outgoing
+from coordinator.errors import InvalidInputError
+from coordinator.producer.encode import JSON, publish_call
+from coordinator.protocol.check import int4, int8
+
+
+@pytest.mark.parametrize("value", [0, -1, 2**31 - 1, -(2**31)])
+def test_int4__fits__is_returned(value):
+    assert int4("partition", value) == value
+
+
+@pytest.mark.parametrize("value", [True, "1", 1.0, None, 2**31, -(2**31) - 1])
+def test_int4__does_not_fit__names_it(value):
+    with pytest.raises(InvalidInputError, match="partition is a whole number"):
+        int4("partition", value)
+
+
+@pytest.mark.parametrize("value", [2**53 + 1, 2**63 - 1])
+def test_int8__beyond_what_a_float_has__is_exact(value):
+    assert int8("offset", value) == value
+
+
+def test_int8__too_large__names_it():
+    with pytest.raises(InvalidInputError, match="9223372036854775808"):
+        int8("offset", 2**63)
+
+
+@pytest.mark.parametrize("partition", [True, "1", 1.0])
+def test_publish__partition_that_is_no_int__is_refused(partition):
+    with pytest.raises(InvalidInputError, match="partition"):
+        publish_call(
+            "t", [Outgoing(1, partition=partition)], wake=True, codec=JSON, limit_bytes=None, on_duplicate="return"
+        )
