@@ -99,7 +99,7 @@ def test_function__changed_by_hand__is_found_by_any_role(dsn, find, connection, 
         "alter table coordinator.claims reset (fillfactor)",
         "alter table coordinator.progress set (autovacuum_enabled = off)",
         "alter table coordinator.topics set (fillfactor = 77)",
-        "drop table coordinator.targets",
+        "drop table coordinator.targets cascade",
     ],
 )
 def test_storage_settings__changed__are_found_by_any_role(find, connection, ordinary, change):
