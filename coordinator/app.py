@@ -13,6 +13,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 from uuid import UUID
 
+from coordinator import configuration
 from coordinator.consumer.aio import AsyncConsumer, AsyncWorkers
 from coordinator.consumer.aio_runtime import AsyncRuntime
 from coordinator.consumer.blocking import Consumer, Workers
@@ -53,7 +54,7 @@ from coordinator.protocol import admin, messages, observe, topics
 from coordinator.protocol.observe import GroupGauge
 from coordinator.protocol.statement import Flow, Statement
 from coordinator.protocol.topics import DEFAULT_RETENTION
-from coordinator.settings import EMBEDDED, Settings, find_dsn, find_schema
+from coordinator.settings import EMBEDDED, Settings
 
 if TYPE_CHECKING:
     from coordinator.serving.http import Route
@@ -90,30 +91,33 @@ class _Base:
 
         Args:
             dsn: A URL or conninfo string, also SQLAlchemy's postgresql+psycopg://, or "embedded:" or "embedded:/folder" for
-                a server of our own. Otherwise COORDINATOR_DSN, DATABASE_URL, or libpq's variables are used.
-            schema: Where the schema is installed; COORDINATOR_SCHEMA, else "coordinator".
-            client_id: Shown to operators; the host's name by default.
-            settings: Times and bounds.
+                a server of our own. Otherwise COORDINATOR_DSN, DATABASE_URL, coordinator.toml, or libpq's variables are used.
+            schema: Where the schema is installed; COORDINATOR_SCHEMA, coordinator.toml, else "coordinator".
+            client_id: Shown to operators; COORDINATOR_CLIENT_ID, coordinator.toml, the host's name by default.
+            settings: Times and bounds. None: of each what a variable (COORDINATOR_LEASE_S) or coordinator.toml says, else its
+                default.
             codec: How values become payloads; JSON by default.
 
         Raises:
             ConfigError: No database is named, or a value is wrong.
         """
-        self.schema = find_schema(schema).value
-        self.settings = settings if settings is not None else Settings()
-        self.client_id = client_id or socket.gethostname()
+        configured = configuration.load(dsn=dsn, schema=schema)
+        self.schema = configured.schema()
+        self.settings = settings if settings is not None else configured.settings()
+        named = configured.values.get("client_id")
+        self.client_id = client_id or (named.value if named is not None else socket.gethostname())
         self.codec = codec
         self._registrations: list[Registration] = []
         self._stop = threading.Event()
         self._making = threading.Lock()
         self._embedded: Any = None
         self._closed = False
-        found = find_dsn(dsn)
-        if found.value.startswith(EMBEDDED):
-            self._named = found.value
+        found = configured.dsn()
+        if found.startswith(EMBEDDED):
+            self._named = found
             self._dsn: str | None = None
         else:
-            self._dsn = self._named = conninfo(found.value)
+            self._dsn = self._named = conninfo(found)
 
     @property
     def dsn(self) -> str:

@@ -93,18 +93,9 @@ class Settings:
     pool_timeout_s: float = 10.0
 
     def __post_init__(self) -> None:
-        for name, low, high in _BOUNDS:
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
-                raise ConfigError(f"{name} is between {low:g} and {high:g}, found {value!r}")
-        if self.metrics_port is not None and not 0 <= self.metrics_port <= _MAX_PORT:
-            raise ConfigError(f"metrics_port is between 0 and {_MAX_PORT}, or None, found {self.metrics_port!r}")
-        if self.pooler not in get_args(Pooler):
-            raise ConfigError(f"pooler is one of {', '.join(get_args(Pooler))}, found {self.pooler!r}")
-        if self.pause_above_cpu is not None and not 1 <= self.pause_above_cpu <= _ALL_CPU:
-            raise ConfigError(
-                f"pause_above_cpu is a percentage between 1 and 100, or None, found {self.pause_above_cpu!r}"
-            )
+        for name in self.names():
+            if wrong(name, getattr(self, name)):
+                raise ConfigError(f"{name} is {allowed(name)}, found {getattr(self, name)!r}")
         if self.lease_s < 3 * self.heartbeat_s + self.self_fence_margin_s / 2:
             raise ConfigError(
                 f"lease_s {self.lease_s:g} leaves room for fewer than 3 heartbeats of heartbeat_s {self.heartbeat_s:g}; "
@@ -156,14 +147,80 @@ _BOUNDS: tuple[tuple[str, float, float], ...] = (
     ("round_trip_timeout_s", 0.5, 600),
     ("pool_size", 1, 1000),
     ("pool_timeout_s", 0.1, 600),
+    ("metrics_port", 0, _MAX_PORT),
+    ("pause_above_cpu", 1, _ALL_CPU),
 )
+_RANGES = {name: (low, high) for name, low, high in _BOUNDS}
+_OPTIONAL = frozenset({"metrics_port", "pause_above_cpu", "prepare"})
+_WHOLE = frozenset(
+    {
+        "prefetch",
+        "prefetch_bytes",
+        "max_in_flight",
+        "max_in_flight_bytes",
+        "max_holes",
+        "max_parked",
+        "pool_size",
+        "metrics_port",
+    }
+)
+_SWITCHES = frozenset({"listen", "prepare"})
+_WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
-def find_dsn(argument: str | None = None, environ: Mapping[str, str] | None = None) -> Found:
-    """Say which database is meant: the argument, COORDINATOR_DSN, DATABASE_URL, libpq's own variables, in this order.
+def allowed(name: str) -> str:
+    """Say what a setting may be."""
+    or_none = ", or None" if name in _OPTIONAL else ""
+    if name in _SWITCHES:
+        return f"true or false{or_none}"
+    if name in _RANGES:
+        low, high = _RANGES[name]
+        whole = "a whole number " if name in _WHOLE else ""
+        return f"{whole}between {low:.15g} and {high:.15g}{or_none}"
+    if name == "pooler":
+        return f"one of {', '.join(get_args(Pooler))}"
+    return "a text that is not empty"
 
-    An empty value stands for libpq's defaults, and is found only where libpq's variables name a server or a database: a
-    service whose DSN is missing must fail, not publish into a database that happens to be there.
+
+def wrong(name: str, value: object) -> bool:
+    """Tell whether a setting may not be this."""
+    if value is None:
+        return name not in _OPTIONAL
+    if name in _SWITCHES:
+        return not isinstance(value, bool)
+    if name in _RANGES:
+        low, high = _RANGES[name]
+        number = isinstance(value, int if name in _WHOLE else int | float) and not isinstance(value, bool)
+        # NaN is neither below nor above.
+        return not (number and low <= value <= high)  # type: ignore[operator]
+    if name == "pooler":
+        return value not in get_args(Pooler)
+    return not isinstance(value, str) or not value
+
+
+def read(name: str, text: str) -> object:
+    """Read a setting from the text of a variable; what cannot be read is returned as it is, and is wrong."""
+    if name in _OPTIONAL and text.lower() == "none":
+        return None
+    if name in _SWITCHES:
+        return _WORDS.get(text.lower(), text)
+    if name in _RANGES:
+        for kind in (int, float):
+            try:
+                return kind(text)
+            except ValueError:
+                continue
+    return text
+
+
+def find_dsn(
+    argument: str | None = None, environ: Mapping[str, str] | None = None, configured: Found | None = None
+) -> Found:
+    """Say which database is meant.
+
+    The first of: the argument, COORDINATOR_DSN, DATABASE_URL, what a file has configured, libpq's own variables. An empty
+    value stands for libpq's defaults, and is found only where libpq's variables name a server or a database: a service
+    whose DSN is missing must fail, not publish into a database that happens to be there.
 
     Raises:
         ConfigError: If nothing names a database; the message lists the ways.
@@ -174,18 +231,23 @@ def find_dsn(argument: str | None = None, environ: Mapping[str, str] | None = No
     for variable in DSN_VARIABLES:
         if environment.get(variable):
             return Found(environment[variable], variable)
+    if configured is not None and configured.value:
+        return configured
     for variable in LIBPQ_VARIABLES:
         if environment.get(variable):
             return Found("", variable)
     raise ConfigError(
-        "no database was named: found no DSN argument (--dsn), no COORDINATOR_DSN, no DATABASE_URL, and none of libpq's "
-        "PGHOST, PGSERVICE, PGDATABASE; for a trial without a server, ask for the embedded one: --embedded, or the DSN "
+        "no database was named: found no DSN argument (--dsn), no COORDINATOR_DSN, no DATABASE_URL, no dsn in "
+        "coordinator.toml, and none of libpq's PGHOST, PGSERVICE, PGDATABASE; for a trial without a server, ask for the "
+        "embedded one: --embedded, or the DSN "
         '"embedded:"'
     )
 
 
-def find_schema(argument: str | None = None, environ: Mapping[str, str] | None = None) -> Found:
-    """Say which schema is meant: the argument, COORDINATOR_SCHEMA, or the default.
+def find_schema(
+    argument: str | None = None, environ: Mapping[str, str] | None = None, configured: Found | None = None
+) -> Found:
+    """Say which schema is meant: the argument, COORDINATOR_SCHEMA, what a file has configured, or the default.
 
     Raises:
         ConfigError: If the name is not usable.
@@ -195,6 +257,8 @@ def find_schema(argument: str | None = None, environ: Mapping[str, str] | None =
         found = Found(argument, "argument")
     elif environment.get(SCHEMA_VARIABLE):
         found = Found(environment[SCHEMA_VARIABLE], SCHEMA_VARIABLE)
+    elif configured is not None:
+        found = configured
     else:
         found = Found(DEFAULT_SCHEMA, "default")
     check_schema_name(found.value)

@@ -10,6 +10,7 @@ import click
 
 if TYPE_CHECKING:
     from coordinator.app import Coordinator
+    from coordinator.configuration import Configuration
     from coordinator.observe.logs import Format
 
 T = TypeVar("T")
@@ -20,6 +21,7 @@ class Options:
     """The global options; they are accepted before and after the name of a command."""
 
     dsn: str | None = None
+    config: str | None = None
     schema: str | None = None
     embedded: bool = False
     as_json: bool = False
@@ -42,14 +44,21 @@ class Options:
         from coordinator.cli.events import show_events  # noqa: PLC0415
 
         show_events(verbose=self.verbose, log_format=self.log_format, log_level=self.log_level)
-        return Coordinator(self.address(), schema=self.schema)
+        found = self.configured()
+        return Coordinator(found.dsn(), schema=found.schema(), settings=found.settings())
+
+    def configured(self) -> "Configuration":
+        """Return all values in force: of the call, the environment, the file."""
+        from coordinator.configuration import load  # noqa: PLC0415 - as above
+
+        return load(self.config, dsn=self.address(), schema=self.schema)
 
     @contextmanager
     def server(self) -> Iterator[str]:
         """Yield a DSN of a server that runs; an embedded one is held until the end."""
-        from coordinator.settings import EMBEDDED, find_dsn  # noqa: PLC0415
+        from coordinator.settings import EMBEDDED  # noqa: PLC0415
 
-        address = find_dsn(self.address()).value
+        address = self.configured().dsn()
         if not address.startswith(EMBEDDED):
             yield address
             return
@@ -72,9 +81,7 @@ class Options:
 
     def schema_name(self) -> str:
         """Return the name of the schema that is meant."""
-        from coordinator.settings import find_schema  # noqa: PLC0415
-
-        return find_schema(self.schema).value
+        return self.configured().schema()
 
 
 pass_options = click.make_pass_decorator(Options, ensure=True)
@@ -89,6 +96,13 @@ def global_options(*, hidden: bool) -> list[click.Option]:
             "URL or conninfo string of the database; else COORDINATOR_DSN, DATABASE_URL, PG*.",
             hidden=hidden,
             metavar="DSN",
+        ),
+        _option(
+            "config",
+            ["--config"],
+            "A configuration file; else COORDINATOR_CONFIG, else coordinator.toml in the working directory.",
+            hidden=hidden,
+            metavar="FILE",
         ),
         _option(
             "schema",

@@ -6,13 +6,12 @@ from contextlib import contextmanager
 from coordinator.cli.commands import Options
 from coordinator.db.dsn import conninfo
 from coordinator.embedded import data_dir_of, shared_server
-from coordinator.settings import find_dsn
 
 
 @contextmanager
 def database(options: Options) -> Iterator[str]:
     """Yield a DSN that every process can use by itself; an embedded server is held until the end."""
-    address = find_dsn(options.address()).value
+    address = options.configured().dsn()
     data_dir = data_dir_of(address)
     if data_dir is None:
         yield conninfo(address)

@@ -14,6 +14,7 @@ import click
 
 from coordinator.cli.commands import Command, Options, pass_options
 from coordinator.cli.log_options import log_options
+from coordinator.configuration import CONFIG_VARIABLE
 from coordinator.errors import ConfigError
 from coordinator.settings import DSN_VARIABLES, SCHEMA_VARIABLE
 
@@ -193,6 +194,8 @@ def _into_environment(options: Options) -> None:
         os.environ[DSN_VARIABLES[0]] = address
     if options.schema is not None:
         os.environ[SCHEMA_VARIABLE] = options.schema
+    if options.config is not None:
+        os.environ[CONFIG_VARIABLE] = options.config
 
 
 def _command(options: Options, target: str, metrics_host: str | None) -> list[str]:
