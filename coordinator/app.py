@@ -31,9 +31,11 @@ from coordinator.errors import ClosedError, ConfigError, NotFoundError
 from coordinator.maintenance import loop as maintenance
 from coordinator.maintenance.loop import Done
 from coordinator.model import (
+    CoordinatorInfo,
     GroupInfo,
     GroupMember,
     GroupOffset,
+    HandOver,
     Message,
     MessageState,
     Outgoing,
@@ -50,11 +52,11 @@ from coordinator.operations import AsyncOperations, Operations
 from coordinator.producer.aio import AsyncProducer
 from coordinator.producer.blocking import Producer
 from coordinator.producer.encode import JSON, Codec, OnDuplicate
-from coordinator.protocol import admin, messages, observe, topics
+from coordinator.protocol import admin, groups, messages, observe, topics
 from coordinator.protocol.observe import GroupGauge
 from coordinator.protocol.statement import Flow, Statement
 from coordinator.protocol.topics import DEFAULT_RETENTION
-from coordinator.settings import EMBEDDED, Settings
+from coordinator.settings import EMBEDDED, Settings, find_static_id
 
 if TYPE_CHECKING:
     from coordinator.serving.http import Route
@@ -84,6 +86,7 @@ class _Base:
         *,
         schema: str | None = None,
         client_id: str | None = None,
+        static_id: str | None = None,
         settings: Settings | None = None,
         codec: Codec = JSON,
     ) -> None:
@@ -94,6 +97,9 @@ class _Base:
                 a server of our own. Otherwise COORDINATOR_DSN, DATABASE_URL, coordinator.toml, or libpq's variables are used.
             schema: Where the schema is installed; COORDINATOR_SCHEMA, coordinator.toml, else "coordinator".
             client_id: Shown to operators; COORDINATOR_CLIENT_ID, coordinator.toml, the host's name by default.
+            static_id: A name of the process that `run` is, the same at every start, and nobody else's; COORDINATOR_STATIC_ID,
+                else none. With it a restart moves nothing: the new process replaces the old one at once, gets its partitions, and
+                nobody else does for static_grace_s after it has left.
             settings: Times and bounds. None: of each what a variable (COORDINATOR_LEASE_S) or coordinator.toml says, else its
                 default.
             codec: How values become payloads; JSON by default.
@@ -106,6 +112,7 @@ class _Base:
         self.settings = settings if settings is not None else configured.settings()
         named = configured.values.get("client_id")
         self.client_id = client_id or (named.value if named is not None else socket.gethostname())
+        self.static_id = find_static_id(static_id)
         self.codec = codec
         self._registrations: list[Registration] = []
         self._stop = threading.Event()
@@ -382,20 +389,27 @@ class Coordinator(_Base, Operations):
         return self._execute(messages.message_states(topic, partition, offset))
 
     def consumer(
-        self, *topics: str, group: str, start: Start = "earliest", auto_ack: bool = False, **options: Any
+        self,
+        *topics: str,
+        group: str,
+        start: Start = "earliest",
+        auto_ack: bool = False,
+        static_id: str | None = None,
+        **options: Any,
     ) -> Consumer:
         """Return a consumer of these topics in a group; it joins when it is first used.
 
         Args:
             start: Where a group starts that has not read a topic before: earliest, latest or a time.
             auto_ack: Each message is acked when the next is asked for.
+            static_id: As for `run`, for this consumer alone; one that is the process's does not count here.
             options: ordering, max_attempts, max_crashes, retry, on_error, max_rate, on_dead_letter: see Options.
 
         Raises:
             ConfigError: A wrong argument.
         """
         chosen = _consumer_options(topics, group, start, options)
-        runtime = Runtime(self.dsn, self.schema, self.settings, self.client_id)
+        runtime = Runtime(self.dsn, self.schema, self.settings, self.client_id, static_id)
         return Consumer(runtime, chosen, self.codec.decode, auto_ack=auto_ack)
 
     def subscribe(self, *topics: str, group: str, start: Start = "earliest", **options: Any) -> Callable[[H], H]:
@@ -433,7 +447,7 @@ class Coordinator(_Base, Operations):
         if not self._registrations:
             raise ConfigError(_NOTHING_SUBSCRIBED)
         self._stop.clear()
-        runtime = self._running = Runtime(self.dsn, self.schema, self.settings, self.client_id)
+        runtime = self._running = Runtime(self.dsn, self.schema, self.settings, self.client_id, self.static_id)
         workers = Workers(runtime, self._registrations, self.codec.decode)
         settings = self.settings
         self._tell_subscriptions()
@@ -553,6 +567,30 @@ class Coordinator(_Base, Operations):
     def group_members(self, group: str | None = None) -> list[GroupMember]:
         """Who takes part in a group, or in any."""
         return self._execute(admin.group_members(group))
+
+    def members(self, *, dead: bool = False) -> list[CoordinatorInfo]:
+        """All consumer processes; with `dead` also those that died within the last day."""
+        return self._execute(admin.list_coordinators(dead=dead))
+
+    def hand_overs(self, group: str | None = None) -> list[HandOver]:
+        """Partitions that are not where the plan of a group, or of any, wants them, and since when."""
+        return self._execute(admin.hand_overs(group))
+
+    def evict(self, member_id: UUID | str) -> None:
+        """End a process's rights now: its partitions are free, nothing is charged. If it lives, it comes back as a new member.
+
+        Raises:
+            NotFoundError: No such member, or it is dead.
+        """
+        self._execute(groups.evict(_member_id(member_id)))
+
+    def drain(self, member_id: UUID | str, *, on: bool = True) -> None:
+        """Take the work away from a process: it finishes what it runs, releases, and gets nothing until `on=False`.
+
+        Raises:
+            NotFoundError: No such member, or it is dead.
+        """
+        self._execute(groups.drain(_member_id(member_id), on=on))
 
     def dead_letters(self, group: str) -> DeadLetters:
         """What a group gave up on: list, get, stats, replay, purge, export. Asks the database nothing by itself."""
@@ -748,11 +786,17 @@ class AsyncCoordinator(_Base, AsyncOperations):
         return await self._execute(messages.message_states(topic, partition, offset))
 
     def consumer(
-        self, *topics: str, group: str, start: Start = "earliest", auto_ack: bool = False, **options: Any
+        self,
+        *topics: str,
+        group: str,
+        start: Start = "earliest",
+        auto_ack: bool = False,
+        static_id: str | None = None,
+        **options: Any,
     ) -> AsyncConsumer:
         """`Coordinator.consumer`: it joins with `async with`, or when it is first used."""
         chosen = _consumer_options(topics, group, start, options)
-        runtime = AsyncRuntime(self.dsn, self.schema, self.settings, self.client_id)
+        runtime = AsyncRuntime(self.dsn, self.schema, self.settings, self.client_id, static_id)
         return AsyncConsumer(runtime, chosen, self.codec.decode, auto_ack=auto_ack)
 
     def subscribe(self, *topics: str, group: str, start: Start = "earliest", **options: Any) -> Callable[[H], H]:
@@ -778,7 +822,7 @@ class AsyncCoordinator(_Base, AsyncOperations):
         if not self._registrations:
             raise ConfigError(_NOTHING_SUBSCRIBED)
         self._stop.clear()
-        runtime = self._running = AsyncRuntime(self.dsn, self.schema, self.settings, self.client_id)
+        runtime = self._running = AsyncRuntime(self.dsn, self.schema, self.settings, self.client_id, self.static_id)
         workers = AsyncWorkers(runtime, self._registrations, self.codec.decode)
         settings = self.settings
         self._tell_subscriptions()
@@ -841,6 +885,22 @@ class AsyncCoordinator(_Base, AsyncOperations):
     async def group_members(self, group: str | None = None) -> list[GroupMember]:
         """`Coordinator.group_members`."""
         return await self._execute(admin.group_members(group))
+
+    async def members(self, *, dead: bool = False) -> list[CoordinatorInfo]:
+        """`Coordinator.members`."""
+        return await self._execute(admin.list_coordinators(dead=dead))
+
+    async def hand_overs(self, group: str | None = None) -> list[HandOver]:
+        """`Coordinator.hand_overs`."""
+        return await self._execute(admin.hand_overs(group))
+
+    async def evict(self, member_id: UUID | str) -> None:
+        """`Coordinator.evict`."""
+        await self._execute(groups.evict(_member_id(member_id)))
+
+    async def drain(self, member_id: UUID | str, *, on: bool = True) -> None:
+        """`Coordinator.drain`."""
+        await self._execute(groups.drain(_member_id(member_id), on=on))
 
     # ---- life
 
@@ -911,6 +971,13 @@ class _Peeked:
     def extend(self, message: Message, seconds: float) -> bool:  # noqa: ARG002 - the shape of Settler
         self.ack(message, wait=False)
         return False
+
+
+def _member_id(value: UUID | str) -> UUID:
+    try:
+        return UUID(str(value))
+    except ValueError as error:
+        raise ConfigError(f"member_id: wanted a UUID, as `members` shows it, found {value!r}") from error
 
 
 def _consumer_options(topics: tuple[str, ...], group: str, start: Start, options: Mapping[str, Any]) -> Options:

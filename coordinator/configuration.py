@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.errors import ConfigError
-from coordinator.settings import Found, Settings, allowed, find_dsn, find_schema, read, wrong
+from coordinator.settings import STATIC_ID_VARIABLE, Found, Settings, allowed, find_dsn, find_schema, read, wrong
 
 FILE_NAME = "coordinator.toml"
 CONFIG_VARIABLE = "COORDINATOR_CONFIG"
@@ -28,7 +28,14 @@ CONFIG_VARIABLE = "COORDINATOR_CONFIG"
 _PREFIX = "COORDINATOR_"
 _NAMES = ("dsn", "schema", "client_id")
 # Variables that are no settings, and those of tools beside the package.
-_OTHER_VARIABLES = (CONFIG_VARIABLE, "COORDINATOR_DSN", "COORDINATOR_SCHEMA", "COORDINATOR_CLIENT_ID")
+_OTHER_VARIABLES = (
+    CONFIG_VARIABLE,
+    "COORDINATOR_DSN",
+    "COORDINATOR_SCHEMA",
+    "COORDINATOR_CLIENT_ID",
+    # In no file: one that several processes read would give all of them the same.
+    STATIC_ID_VARIABLE,
+)
 _OTHER_PREFIXES = ("COORDINATOR_PG_", "COORDINATOR_TEST_")
 
 

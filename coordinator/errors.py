@@ -117,6 +117,13 @@ class MemberDeadError(FencedError):
     """The member was declared dead, or has left. Join again, as a new member; it holds no partition any more."""
 
 
+class MemberReplacedError(FencedError):
+    """Another process has taken the member's static id. This one must end: coming back, it would throw that one out.
+
+    Give each process a static id of its own; the old process of a restart simply ends.
+    """
+
+
 class AlreadySettledError(FencedError):
     """Another run of the message was first and is committed. Roll back; nothing is left to do for this message."""
 
@@ -176,6 +183,7 @@ CLASS_BY_SQLSTATE: dict[str, type[CoordinatorError]] = {
     "KG009": BacklogError,
     "KG010": DuplicateError,
     "KG011": AlreadySettledError,
+    "KG012": MemberReplacedError,
     "22003": InvalidInputError,  # numeric_value_out_of_range: a number that no column takes
     "42501": DeniedError,  # insufficient_privilege: not even the function may be called
     "57P01": UnavailableError,  # admin_shutdown, also pg_terminate_backend

@@ -200,6 +200,47 @@ class GroupMember:
 
 
 @dataclass(frozen=True, slots=True)
+class CoordinatorInfo:
+    """One consumer process, with all its groups.
+
+    Attributes:
+        state: alive, draining (by an operator), away (left, its place is kept for its static id), expired (its lease is over and
+            nobody has declared it dead yet), or dead (kept for a day).
+        session: held, lost, or none (behind a pooler, or not connected just now: the lease alone decides).
+        lease_left_s: Negative once the lease is over; while away, what is left of the grace.
+        partitions: Claims that it owns.
+    """
+
+    member_id: UUID
+    client_id: str
+    static_id: str | None
+    host: str
+    pid: int
+    state: str
+    session: str
+    started_at: datetime
+    lease_until: datetime
+    lease_left_s: float
+    died_at: datetime | None
+    groups: tuple[str, ...]
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """A partition that is not where the plan wants it; without a member_id nobody owns it. `waiting_s`: since it was planned."""
+
+    group: str
+    topic: str
+    partition: int
+    member_id: UUID | None
+    client_id: str | None
+    target_member_id: UUID
+    target_client_id: str | None
+    waiting_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class GroupInfo:
     """A group with what `groups list` shows; `members` counts the coordinators that take part."""
 
@@ -555,6 +596,8 @@ class Claim:
     takeover: bool
     crashes: tuple["Crash", ...] = ()
     parked: tuple[tuple[int, str | None], ...] = ()
+    # Taken from an owner that lives and has not handed it over in time.
+    forced: bool = False
 
 
 class Crash(NamedTuple):
@@ -574,6 +617,11 @@ class GroupState:
     planned_version: int
     members: Mapping[UUID, frozenset[int]]
     claims: Sequence["ClaimState"]
+    # Members that an operator has drained; they are not among the others.
+    draining: frozenset[UUID] = frozenset()
+    # The ages of the newest join, and of the first one that no plan knows yet.
+    joined_s: float = float("inf")
+    unplanned_s: float | None = None
 
 
 class PartitionPause(NamedTuple):
@@ -694,7 +742,10 @@ class ScheduledMessage:
 
 
 class ClaimState(NamedTuple):
-    """`free`: nobody alive owns it. `paused`: nothing of it may be fetched or handed over."""
+    """`free`: nobody alive owns it; `overdue`: its owner's lease is over. `paused`: nothing of it may be fetched or handed over.
+
+    `waiting_s`: since it is meant for its target.
+    """
 
     topic_id: int
     partition: int
@@ -702,6 +753,8 @@ class ClaimState(NamedTuple):
     free: bool
     target: UUID | None
     paused: bool = False
+    waiting_s: float = 0.0
+    overdue: bool = False
 
 
 @dataclass(frozen=True, slots=True)

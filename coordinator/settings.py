@@ -10,6 +10,7 @@ from coordinator.protocol.placeholder import DEFAULT_SCHEMA, check_schema_name
 
 DSN_VARIABLES = ("COORDINATOR_DSN", "DATABASE_URL")
 SCHEMA_VARIABLE = "COORDINATOR_SCHEMA"
+STATIC_ID_VARIABLE = "COORDINATOR_STATIC_ID"
 POOLER_VARIABLE = "COORDINATOR_POOLER"
 # Any of these says that the user has told libpq where to go.
 LIBPQ_VARIABLES = ("PGHOST", "PGHOSTADDR", "PGSERVICE", "PGDATABASE")
@@ -21,6 +22,7 @@ Pooler: TypeAlias = Literal["auto", "none", "session", "transaction"]
 
 _ALL_CPU = 100
 _MAX_PORT = 65535
+_MAX_STATIC_ID_CHARS = 200
 
 
 class Found(NamedTuple):
@@ -43,6 +45,10 @@ class Settings:
         heartbeat_s: Pause between heartbeats.
         self_fence_margin_s: Nothing is started in the last part of a lease.
         membership_poll_s: Pause between looks at the groups' membership, when no notification comes.
+        rebalance_debounce_s: A plan waits until nobody has joined for so long, at most five times that. It does not wait where
+            somebody has only gone.
+        hand_over_margin_s: A partition that its owner has not handed over for drain_timeout_s and so much more is taken by force.
+        static_grace_s: How long the place of a process with a static id is kept after it has left.
         visibility_timeout_s: From a hand-over to the moment when an unsettled delivery is taken back.
         prefetch: The most messages read ahead per partition; the window adapts below it.
         prefetch_bytes: The most payload bytes read ahead per partition.
@@ -70,6 +76,9 @@ class Settings:
     heartbeat_s: float = 3.0
     self_fence_margin_s: float = 1.5
     membership_poll_s: float = 2.0
+    rebalance_debounce_s: float = 1.0
+    hand_over_margin_s: float = 10.0
+    static_grace_s: float = 15.0
     visibility_timeout_s: float = 30.0
     prefetch: int = 500
     prefetch_bytes: int = 8 * 1024 * 1024
@@ -103,6 +112,11 @@ class Settings:
             )
 
     @property
+    def hand_over_s(self) -> float:
+        """How long an owner may take to hand a partition over."""
+        return self.drain_timeout_s + self.hand_over_margin_s
+
+    @property
     def pooled(self) -> bool:
         """No session state may be used: no LISTEN, no session lock, nothing that is set outside of a transaction.
 
@@ -132,6 +146,9 @@ _BOUNDS: tuple[tuple[str, float, float], ...] = (
     ("heartbeat_s", 0.1, 1200),
     ("self_fence_margin_s", 0.05, 60),
     ("membership_poll_s", 0.05, 60),
+    ("rebalance_debounce_s", 0, 60),
+    ("hand_over_margin_s", 0, 3600),
+    ("static_grace_s", 0, 86400),
     ("visibility_timeout_s", 0.05, 43200),
     ("prefetch", 1, 10000),
     ("prefetch_bytes", 1, 2**40),
@@ -262,4 +279,17 @@ def find_schema(
     else:
         found = Found(DEFAULT_SCHEMA, "default")
     check_schema_name(found.value)
+    return found
+
+
+def find_static_id(argument: str | None = None, environ: Mapping[str, str] | None = None) -> str | None:
+    """Return the name that this process has at every start, if it has one: the argument, or COORDINATOR_STATIC_ID.
+
+    Raises:
+        ConfigError: If it is longer than a name may be.
+    """
+    environment = os.environ if environ is None else environ
+    found = argument or environment.get(STATIC_ID_VARIABLE) or None
+    if found is not None and len(found) > _MAX_STATIC_ID_CHARS:
+        raise ConfigError(f"static_id: wanted up to {_MAX_STATIC_ID_CHARS} characters, found {len(found)}")
     return found

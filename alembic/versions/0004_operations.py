@@ -13,17 +13,47 @@ run_sql = load_python_file(Path(__file__).parents[1], "run_sql.py")
 
 # Per area: tables and columns; old signatures and views that create or replace can't change; and the way back of both.
 MEMBERSHIP_UP = """
-alter table coordinator.coordinators add column session_pid int;
+alter table coordinator.coordinators
+    add column session_pid int,
+    add column static_id text,
+    add column grace_s double precision not null default 0 check (grace_s >= 0),
+    drop constraint coordinators_state_check,
+    add check (state in ('alive', 'draining', 'away', 'dead'));
+alter table coordinator.groups add column joined_at timestamptz, add column unplanned_since timestamptz;
+alter table coordinator.members add column inherited boolean not null default false;
+alter table coordinator.targets add column assigned_at timestamptz not null default clock_timestamp();
 drop function coordinator.reap(double precision);
+drop function coordinator.register(uuid, text, text, int, double precision);
+drop function coordinator.leave(uuid);
+drop function coordinator.group_state(int[]);
+drop function coordinator.claim(uuid, int[], int[], int[]);
 drop function coordinator.charge_crash(uuid);
 """
 MEMBERSHIP_DOWN = """
+drop view coordinator.coordinator_list;
+drop view coordinator.hand_overs;
 drop function coordinator.reap(double precision, jsonb);
+drop function coordinator.register(uuid, text, text, int, double precision, text, double precision, text[]);
+drop function coordinator.leave(uuid, boolean);
+drop function coordinator.group_state(int[]);
+drop function coordinator.claim(uuid, int[], int[], int[], double precision);
+drop function coordinator.evict(uuid);
+drop function coordinator.drain(uuid, boolean);
+drop function coordinator.raise_dead(uuid);
 drop function coordinator.charge_crash(uuid, interval);
 drop function coordinator.hold_session(uuid, int);
 drop function coordinator.lost_sessions();
 drop function coordinator.session_key(uuid, int);
-alter table coordinator.coordinators drop column session_pid;
+delete from coordinator.coordinators c where c.state = 'away';
+alter table coordinator.coordinators
+    drop constraint coordinators_state_check,
+    add check (state in ('alive', 'draining', 'dead')),
+    drop column grace_s,
+    drop column static_id,
+    drop column session_pid;
+alter table coordinator.groups drop column joined_at, drop column unplanned_since;
+alter table coordinator.members drop column inherited;
+alter table coordinator.targets drop column assigned_at;
 """
 
 GROUPS_UP = """

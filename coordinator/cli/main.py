@@ -18,6 +18,7 @@ COMMANDS = {
     "scheduled": Lazy("coordinator.cli.scheduled:scheduled", "List messages that wait for their time; cancel them."),
     "dlq": Lazy("coordinator.cli.dlq:dlq", "List, show, replay, export and purge dead letters."),
     "run": Lazy("coordinator.cli.run:run", "Run the handlers of an application, in one process or several."),
+    "members": Lazy("coordinator.cli.members:members", "List consumer processes; drain or evict one."),
     "db": Lazy("coordinator.cli.db:db", "Install, upgrade and downgrade the schema."),
     "doctor": Lazy("coordinator.cli.doctor:doctor", "Look for what is wrong, and say what to do."),
     "sql": Lazy("coordinator.cli.sql:sql", "Show the views and ready queries; run one of them."),

@@ -47,6 +47,7 @@ _MAX_PROCESSES = 256
     help="Serve metrics and health there; with several processes the second takes the next port, and so on; 0: any free ones.",
 )
 @click.option("--metrics-host", help="The address for it; 127.0.0.1 unless the application says another.")
+@click.option("--process", type=int, hidden=True, help="Which of several this one is, at every start.")
 @click.option("--lifeline", type=int, hidden=True, help="A pipe whose end tells that the parent has gone.")
 @log_options("info")
 @pass_options
@@ -59,6 +60,7 @@ def run(
     processes: int,
     metrics_port: int | None,
     metrics_host: str | None,
+    process: int | None,
     lifeline: int | None,
 ) -> None:
     """Run the handlers that an application has subscribed, until SIGTERM or Ctrl-C.
@@ -67,7 +69,8 @@ def run(
     for an application that names no database itself.
 
     The first signal lets handlers finish what they have (drain_timeout_s), a second one gives it back at once. With several
-    processes signals are passed on, and a process that crashes is started again, after a pause that doubles up to 30 s.
+    processes signals are passed on, and a process that crashes is started again, after a pause that doubles up to 30 s. If
+    the application has a static id, the first process adds -1 to it, the second -2.
 
     Exit code 0 if everything was finished, 1 if something was left and given back.
     """
@@ -77,6 +80,8 @@ def run(
 
         ctx.exit(supervise(_command(options, target, metrics_host), processes, _port_options(metrics_port)))
     app = loaded(target)
+    if process is not None and app.static_id is not None:
+        app.static_id = f"{app.static_id}-{process}"
     _show_events(options)
     if metrics_port is not None or metrics_host is not None:
         app.settings = _with_port(app.settings, metrics_port, metrics_host)

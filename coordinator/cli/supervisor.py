@@ -141,7 +141,7 @@ class _Supervisor:
     def _start(self, place: _Place, now_s: float) -> None:
         place.started_s = now_s
         place.process = subprocess.Popen(
-            [*self._command, *self._options_of(place.number)],
+            [*self._command, "--process", str(place.number), *self._options_of(place.number)],
             pass_fds=(self._lifeline,),
             stdin=subprocess.DEVNULL,
             # A group of its own, or Ctrl-C would reach it twice, from the terminal and from here, and cut it short.

@@ -27,6 +27,7 @@ from coordinator.consumer.membership import (
     enter,
     entering,
     group_ids,
+    look_again_s,
     looking,
     move,
     moves,
@@ -68,7 +69,13 @@ from coordinator.db.schema import protocol_checked
 from coordinator.db.translate import translated
 from coordinator.db.uninterrupted import uninterrupted
 from coordinator.db.watchdog import AsyncWatchdog
-from coordinator.errors import CoordinatorError, LoopFailedError, MemberDeadError, UnavailableError
+from coordinator.errors import (
+    CoordinatorError,
+    LoopFailedError,
+    MemberDeadError,
+    MemberReplacedError,
+    UnavailableError,
+)
 from coordinator.model import Claim, Message, Settler
 from coordinator.observe import events
 from coordinator.observe.health import Finding
@@ -97,11 +104,12 @@ class AsyncRuntime:
     `ready` is rung when messages may have become ready, `changed` when anything else may have.
     """
 
-    def __init__(self, dsn: str, schema: str, settings: Settings, client_id: str) -> None:
+    def __init__(self, dsn: str, schema: str, settings: Settings, client_id: str, static_id: str | None = None) -> None:
         self.dsn = dsn
         self.schema = schema
         self.settings = settings
         self.client_id = client_id
+        self.static_id = static_id
         self.id: UUID = uuid4()
         self.failure: BaseException | None = None
         self.assigned = False
@@ -125,6 +133,7 @@ class AsyncRuntime:
         self._left_behind: UUID | None = None
         self._claiming = False
         self._process_count = 1
+        self._look_again_s = float("inf")
         self._channels: set[str] = set()
         self._stopping = Latch()
         # When whoever stops has no more time, monotonic; a cancellation brings it nearer.
@@ -554,7 +563,7 @@ class AsyncRuntime:
                 if not self._joined:
                     await self._join(connection)
                     heartbeat_at_s = membership_at_s = 0.0
-                if announced != self.id:
+                if announced != self.id and not self.settings.pooled:
                     await self._run(connection, groups.hold_session(self.id, connection.info.backend_pid))
                     announced = self.id
                 if self._listening.ask(now_s):
@@ -568,13 +577,17 @@ class AsyncRuntime:
                     sessions_at_s = sessions.next_look_s(self._process_count, now_s, random.random())  # noqa: S311
                 if now_s >= membership_at_s:
                     await self._reconcile(connection, now_s - observed_since_s, history)
-                    membership_at_s = now_s + jittered_s(self.settings.membership_poll_s)
+                    membership_at_s = now_s + min(jittered_s(self.settings.membership_poll_s), self._look_again_s)
                 if now_s >= maintenance_at_s:
                     maintenance_at_s = now_s + await self._maintain(connection)
                 if now_s >= clock_at_s:
                     await self._look_at_clock(connection)
                     clock_at_s = now_s + CLOCK_LOOK_S
                 self._hold_back(now_s)
+            except MemberReplacedError:
+                self._end_replaced()
+                await self._run(connection, groups.withdraw_charge(self.id))
+                raise
             except MemberDeadError:
                 self._start_over()
                 continue
@@ -678,14 +691,17 @@ class AsyncRuntime:
         self, connection: psycopg.AsyncConnection[Any], observed_s: float, history: str | None
     ) -> None:
         """Compare what is held with what the plans say; plan where nobody has."""
-        states = await self._follow(connection, looking(self.id, group_ids(self.engine), observed_s))
+        states = await self._follow(
+            connection, looking(self.id, group_ids(self.engine), observed_s, self.settings.rebalance_debounce_s)
+        )
+        self._look_again_s = look_again_s(states, self.id, self.settings.rebalance_debounce_s)
         self._process_count = process_count(states)
         self._claiming = not self.engine.draining
-        found = moves(states, self.id, set(self.engine.partitions))
+        found = moves(states, self.id, set(self.engine.partitions), self.settings.hand_over_s)
         claims: list[Claim] = []
         try:
             if found.wanted and self._claiming:
-                claims = await self._run(connection, groups.claim(self.id, found.wanted))
+                claims = await self._run(connection, groups.claim(self.id, found.wanted, self.settings.hand_over_s))
         finally:
             if history != self.history:
                 # Taken from a server that others have left meanwhile.
@@ -710,7 +726,9 @@ class AsyncRuntime:
             self._left_behind = None
         assert self._settler is not None
         sent_s = time.monotonic()
-        joined = await self._follow(connection, entering(self.id, self.client_id, self.settings.lease_s, self._options))
+        joined = await self._follow(
+            connection, entering(self.id, self.client_id, self.static_id, self.settings, self._options)
+        )
         self._channels |= enter(self.engine, joined, self._settler)
         self._joined = True
         self._on_lease(sent_s)
@@ -740,6 +758,12 @@ class AsyncRuntime:
         self.counting.lease_losses += 1
         log.warning(events.MEMBER_FENCED, extra={"member": str(old), "partitions": len(lost)})
 
+    def _end_replaced(self) -> None:
+        """Another process has the static id: nothing of this one's counts any more, and it must not come back."""
+        lost = self.engine.drop(list(self.engine.partitions))
+        self._notify_all()
+        log.error(events.MEMBER_REPLACED, extra={"member": str(self.id), "partitions": len(lost)})
+
     async def _leave(self, connection: psycopg.AsyncConnection[Any]) -> None:
         # A claim that was under way when `stop` had lost patience: the work task has ended, and nobody else releases it.
         left = list(self.engine.partitions.values())
@@ -747,7 +771,7 @@ class AsyncRuntime:
             await self._run(connection, release_statement(self.id, left))
             self.engine.drop([partition.key for partition in left])
             self._notify_all()
-        await self._run(connection, groups.leave(self.id))
+        await self._run(connection, groups.leave(self.id, keep=self.static_id is not None))
         log.info(events.MEMBER_LEFT, extra={"member": str(self.id)})
 
     async def _listen(self, connection: psycopg.AsyncConnection[Any]) -> None:

@@ -18,8 +18,14 @@ from coordinator.model import Claim, GroupState, Joined, PartitionKey, Settler
 from coordinator.observe import events
 from coordinator.protocol import groups
 from coordinator.protocol.statement import Flow, call
+from coordinator.settings import Settings
 
 log = logging.getLogger("coordinator")
+
+# Joins one after the other put a plan off by at most so many times the pause that is waited for.
+_LONGEST_DEBOUNCE = 5.0
+# A plan that could not be stored is tried again after that.
+_SHORTEST_LOOK_S = 0.1
 
 
 @dataclass(slots=True)
@@ -42,12 +48,23 @@ class Moves:
 
 
 def entering(
-    me: UUID, client_id: str, lease_s: float, options: Sequence[Options]
+    me: UUID, client_id: str, static_id: str | None, settings: Settings, options: Sequence[Options]
 ) -> Flow[list[tuple[Options, Joined]]]:
     """Register and join every group; harmless when it is repeated after it was cut off half-way."""
     # What an earlier try has left, which registering again would run into.
     yield from call(groups.leave(me))
-    yield from call(groups.register(me, client_id, socket.gethostname(), os.getpid(), lease_s))
+    yield from call(
+        groups.register(
+            me,
+            client_id,
+            socket.gethostname(),
+            os.getpid(),
+            settings.lease_s,
+            static_id,
+            settings.static_grace_s,
+            [option.group for option in options],
+        )
+    )
     joined: list[tuple[Options, Joined]] = []
     for option in options:
         answer = yield from call(groups.join_group(me, option.group, option.topics, *option.start_from()))
@@ -65,17 +82,18 @@ def enter(engine: Engine, joined: Sequence[tuple[Options, Joined]], settler: Set
     return {topic.channel for _, answer in joined for topic in answer.topics}
 
 
-def looking(me: UUID, group_ids: Sequence[int], observed_s: float) -> Flow[list[GroupState]]:
+def looking(me: UUID, group_ids: Sequence[int], observed_s: float, debounce_s: float) -> Flow[list[GroupState]]:
     """Declare dead who is dead, make a plan where nobody has, and return the state of the groups.
 
     Args:
+        debounce_s: See `plan_in_s`.
         observed_s: How long the connection has been up: nobody is judged by what was not seen.
     """
     tell_dead((yield from call(groups.reap(observed_s))))
     states = yield from call(groups.group_state(group_ids))
     stored = False
     for state in states:
-        owners = plan_of(state, me)
+        owners = plan_of(state, me, debounce_s)
         if owners is not None and (yield from call(groups.store_plan(state.group_id, state.version, owners))):
             stored = True
             log.info(events.GROUP_PLANNED, extra={"group_id": state.group_id, "version": state.version})
@@ -97,6 +115,12 @@ def tell_dead(dead: Sequence[UUID]) -> None:
         log.warning(events.MEMBER_DIED, extra={"member": str(coordinator)})
 
 
+def look_again_s(states: Sequence[GroupState], me: UUID, debounce_s: float) -> float:
+    """When a plan that waits for company is due; infinite if none waits that this coordinator could make."""
+    waits_s = [plan_in_s(state, debounce_s) for state in states if me in state.members]
+    return max(min(waits_s, default=float("inf")), _SHORTEST_LOOK_S)
+
+
 def process_count(states: Sequence[GroupState]) -> int:
     """How many processes the members of these groups are."""
     return len({member for state in states for member in state.members})
@@ -110,6 +134,8 @@ def move(engine: Engine, found: "Moves", claims: Sequence[Claim], now_s: float) 
     for claim in claims:
         partition = engine.on_claimed(claim, now_s)
         log.info(events.PARTITION_ASSIGNED, extra={**partition_fields(partition), "takeover": claim.takeover})
+        if claim.forced:
+            log.warning(events.PARTITION_FORCED, extra=partition_fields(partition))
     # A release of ours that this look saw before the work loop had its answer is no loss.
     return [partition for partition in lost if not partition.revoking]
 
@@ -132,9 +158,21 @@ def group_ids(engine: Engine) -> list[int]:
     return sorted({subscription.group_id for subscription in engine.subscriptions.values()})
 
 
-def plan_of(state: GroupState, me: UUID) -> list[tuple[tuple[int, int], UUID]] | None:
-    """Return who should own what, if the membership has no plan yet and this coordinator is one of the members."""
-    if state.planned_version >= state.version or me not in state.members:
+def plan_in_s(state: GroupState, debounce_s: float) -> float:
+    """How long the membership's plan has to wait, so that members that start together get one; infinite if there is one.
+
+    Only joins are waited for, and not for ever: what a dead member has left must not lie about.
+    """
+    if state.planned_version >= state.version:
+        return float("inf")
+    if state.unplanned_s is None:
+        return 0.0
+    return max(min(debounce_s - state.joined_s, _LONGEST_DEBOUNCE * debounce_s - state.unplanned_s), 0.0)
+
+
+def plan_of(state: GroupState, me: UUID, debounce_s: float = 0.0) -> list[tuple[tuple[int, int], UUID]] | None:
+    """Return who should own what, if the membership waits for a plan and this coordinator is one of the members."""
+    if plan_in_s(state, debounce_s) > 0.0 or me not in state.members:
         return None
     # A target that has left before it took over counts for nothing: then the claim stays best where it is.
     previous = {
@@ -150,8 +188,12 @@ def plan_of(state: GroupState, me: UUID) -> list[tuple[tuple[int, int], UUID]] |
     return sorted(owners.items())
 
 
-def moves(states: Sequence[GroupState], me: UUID, held: Collection[PartitionKey]) -> Moves:
+def moves(
+    states: Sequence[GroupState], me: UUID, held: Collection[PartitionKey], hand_over_s: float = float("inf")
+) -> Moves:
     """Compare what is held with what the plans say.
+
+    What has been meant for this coordinator for `hand_over_s` is wanted, whoever owns it. Who is drained has too much of all.
 
     A claim that the table gives to this coordinator and that it does not hold (it was dropped after a doubt) is claimed
     again, under a new epoch.
@@ -170,11 +212,11 @@ def moves(states: Sequence[GroupState], me: UUID, held: Collection[PartitionKey]
             if key in held:
                 if not mine:
                     found.lost.append(key)
-                elif claim.target is not None and claim.target != me:
+                elif me in state.draining or (claim.target is not None and claim.target != me):
                     found.surplus.append(key)
             elif claim.target == me:
                 found.settled = False
-                if claim.free or mine:
+                if claim.free or mine or claim.waiting_s >= hand_over_s:
                     found.wanted.append(key)
     found.lost.extend(key for key in held if key not in seen)
     return found

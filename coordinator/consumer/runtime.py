@@ -25,6 +25,7 @@ from coordinator.consumer.membership import (
     enter,
     entering,
     group_ids,
+    look_again_s,
     looking,
     move,
     moves,
@@ -60,7 +61,13 @@ from coordinator.db.pooler import with_pooler
 from coordinator.db.schema import protocol_checked
 from coordinator.db.translate import translated
 from coordinator.db.watchdog import Watchdog
-from coordinator.errors import CoordinatorError, LoopFailedError, MemberDeadError, UnavailableError
+from coordinator.errors import (
+    CoordinatorError,
+    LoopFailedError,
+    MemberDeadError,
+    MemberReplacedError,
+    UnavailableError,
+)
 from coordinator.model import Claim, Message, Settler
 from coordinator.observe import events
 from coordinator.observe.health import Finding
@@ -80,11 +87,12 @@ T = TypeVar("T")
 class Runtime:
     """One coordinator in threads. `lock` guards the engine; `changed` is notified when something may have become ready."""
 
-    def __init__(self, dsn: str, schema: str, settings: Settings, client_id: str) -> None:
+    def __init__(self, dsn: str, schema: str, settings: Settings, client_id: str, static_id: str | None = None) -> None:
         self.dsn = dsn
         self.schema = schema
         self.settings = settings
         self.client_id = client_id
+        self.static_id = static_id
         self.id: UUID = uuid4()
         self.failure: BaseException | None = None
         self.assigned = False
@@ -109,6 +117,7 @@ class Runtime:
         # Threads that wait in `take`; changed under the lock.
         self._takers = 0
         self._process_count = 1
+        self._look_again_s = float("inf")
         self._channels: set[str] = set()
         self._stopping = threading.Event()
         self._nudges: tuple[socket.socket, socket.socket] | None = None
@@ -502,7 +511,7 @@ class Runtime:
                     if not self._joined:
                         self._join(connection)
                         heartbeat_at_s = membership_at_s = 0.0
-                    if announced != self.id:
+                    if announced != self.id and not self.settings.pooled:
                         self._run(connection, groups.hold_session(self.id, connection.info.backend_pid))
                         announced = self.id
                     with self.lock:
@@ -518,13 +527,17 @@ class Runtime:
                         sessions_at_s = sessions.next_look_s(self._process_count, now_s, random.random())  # noqa: S311
                     if now_s >= membership_at_s:
                         self._reconcile(connection, now_s - observed_since_s, history)
-                        membership_at_s = now_s + jittered_s(self.settings.membership_poll_s)
+                        membership_at_s = now_s + min(jittered_s(self.settings.membership_poll_s), self._look_again_s)
                     if now_s >= maintenance_at_s:
                         maintenance_at_s = now_s + self._maintain(connection)
                     if now_s >= clock_at_s:
                         self._look_at_clock(connection)
                         clock_at_s = now_s + CLOCK_LOOK_S
                     self._hold_back(now_s)
+                except MemberReplacedError:
+                    self._end_replaced()
+                    self._run(connection, groups.withdraw_charge(self.id))
+                    raise
                 except MemberDeadError:
                     self._start_over()
                     continue
@@ -625,16 +638,19 @@ class Runtime:
 
     def _reconcile(self, connection: psycopg.Connection[Any], observed_s: float, history: str | None) -> None:
         """Compare what is held with what the plans say; plan where nobody has."""
-        states = self._follow(connection, looking(self.id, group_ids(self.engine), observed_s))
+        states = self._follow(
+            connection, looking(self.id, group_ids(self.engine), observed_s, self.settings.rebalance_debounce_s)
+        )
+        self._look_again_s = look_again_s(states, self.id, self.settings.rebalance_debounce_s)
         self._process_count = process_count(states)
         with self.lock:
             held = set(self.engine.partitions)
             self._claiming = not self.engine.draining
-        found = moves(states, self.id, held)
+        found = moves(states, self.id, held, self.settings.hand_over_s)
         claims: list[Claim] = []
         try:
             if found.wanted and self._claiming:
-                claims = self._run(connection, groups.claim(self.id, found.wanted))
+                claims = self._run(connection, groups.claim(self.id, found.wanted, self.settings.hand_over_s))
         finally:
             with self.changed:
                 if history != self.history:
@@ -660,7 +676,9 @@ class Runtime:
             self._left_behind = None
         assert self._settler is not None
         sent_s = time.monotonic()
-        joined = self._follow(connection, entering(self.id, self.client_id, self.settings.lease_s, self._options))
+        joined = self._follow(
+            connection, entering(self.id, self.client_id, self.static_id, self.settings, self._options)
+        )
         with self.lock:
             self._channels |= enter(self.engine, joined, self._settler)
         self._joined = True
@@ -694,6 +712,13 @@ class Runtime:
         self.counting.lease_losses += 1
         log.warning(events.MEMBER_FENCED, extra={"member": str(old), "partitions": len(lost)})
 
+    def _end_replaced(self) -> None:
+        """Another process has the static id: nothing of this one's counts any more, and it must not come back."""
+        with self.changed:
+            lost = self.engine.drop(list(self.engine.partitions))
+            self.changed.notify_all()
+        log.error(events.MEMBER_REPLACED, extra={"member": str(self.id), "partitions": len(lost)})
+
     def _leave(self, connection: psycopg.Connection[Any]) -> None:
         # A claim that was under way when `stop` had lost patience: the work loop has ended, and nobody else releases it.
         with self.lock:
@@ -703,7 +728,7 @@ class Runtime:
             with self.changed:
                 self.engine.drop([partition.key for partition in left])
                 self.changed.notify_all()
-        self._run(connection, groups.leave(self.id))
+        self._run(connection, groups.leave(self.id, keep=self.static_id is not None))
         log.info(events.MEMBER_LEFT, extra={"member": str(self.id)})
 
     def _listen(self, connection: psycopg.Connection[Any]) -> None:

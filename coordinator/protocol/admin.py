@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from coordinator.model import GroupInfo, GroupMember, GroupOffset
+from coordinator.model import CoordinatorInfo, GroupInfo, GroupMember, GroupOffset, HandOver
 from coordinator.protocol.statement import Statement
 
 
@@ -60,6 +60,35 @@ def list_groups() -> Statement[list[GroupInfo]]:
         (),
         lambda rows: [GroupInfo(row[0], tuple(row[1]), row[2], row[3], row[4]) for row in rows],
     )
+
+
+def list_coordinators(*, dead: bool) -> Statement[list[CoordinatorInfo]]:
+    """Consumer processes, the oldest first; with those that died within the last day, or without."""
+    return Statement(
+        "list_coordinators",
+        "select c.member_id, c.client_id, c.static_id, c.host, c.pid, c.state, c.session, c.started_at, c.lease_until, "
+        "c.lease_left_s, c.died_at, coalesce(c.groups, '{}'), c.partitions from coordinator.coordinator_list c "
+        "where %s or c.state <> 'dead' order by c.started_at, c.member_id",
+        (dead,),
+        lambda rows: [_coordinator(list(row)) for row in rows],
+    )
+
+
+def hand_overs(group: str | None) -> Statement[list[HandOver]]:
+    """Partitions that are not where the plan of a group, or of any, wants them."""
+    return Statement(
+        "hand_overs",
+        'select h."group", h.topic, h.partition, h.member_id, h.client_id, h.target_member_id, h.target_client_id, h.waiting_s '
+        'from coordinator.hand_overs h where %s::text is null or h."group" = %s::text '
+        'order by h."group", h.topic, h.partition',
+        (group, group),
+        lambda rows: [HandOver(*row) for row in rows],
+    )
+
+
+def _coordinator(values: list[Any]) -> CoordinatorInfo:
+    values[11] = tuple(values[11])
+    return CoordinatorInfo(*values)
 
 
 def _member(values: list[Any]) -> GroupMember:

@@ -16,12 +16,21 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 
-def register(coordinator: UUID, client_id: str, host: str, pid: int, lease_s: float) -> Statement[None]:
-    """Enter one process; its lease runs from now on."""
+def register(
+    coordinator: UUID,
+    client_id: str,
+    host: str,
+    pid: int,
+    lease_s: float,
+    static_id: str | None = None,
+    grace_s: float = 0.0,
+    groups: Sequence[str] = (),
+) -> Statement[None]:
+    """Enter one process; its lease runs from now on. Who has its static id is replaced, and leaves it what is of these groups."""
     return Statement(
         "register",
-        "select coordinator.register(%s, %s, %s, %s, %s)",
-        (coordinator, client_id, host, pid, lease_s),
+        "select coordinator.register(%s, %s, %s, %s, %s, %s, %s, %s)",
+        (coordinator, client_id, host, pid, lease_s, static_id, grace_s, list(groups)),
         lambda _rows: None,
     )
 
@@ -82,9 +91,19 @@ def join_group(
     )
 
 
-def leave(coordinator: UUID) -> Statement[None]:
-    """Take a coordinator out of its groups."""
-    return Statement("leave", "select coordinator.leave(%s)", (coordinator,), lambda _rows: None)
+def leave(coordinator: UUID, *, keep: bool = False) -> Statement[None]:
+    """Take a coordinator out of its groups; `keep`: its place waits for its static id, for the grace."""
+    return Statement("leave", "select coordinator.leave(%s, %s)", (coordinator, keep), lambda _rows: None)
+
+
+def evict(coordinator: UUID) -> Statement[None]:
+    """End a coordinator's rights now; nothing is charged."""
+    return Statement("evict", "select coordinator.evict(%s)", (coordinator,), lambda _rows: None)
+
+
+def drain(coordinator: UUID, *, on: bool) -> Statement[None]:
+    """Take the work away from a coordinator, or give it some again."""
+    return Statement("drain", "select coordinator.drain(%s, %s)", (coordinator, on), lambda _rows: None)
 
 
 def give_up(coordinator: UUID) -> Statement[None]:
@@ -96,7 +115,8 @@ def group_state(group_ids: Sequence[int]) -> Statement[list[GroupState]]:
     """What plans are made from."""
     return Statement(
         "group_state",
-        "select s.group_id, s.version, s.planned_version, s.members, s.claims from coordinator.group_state(%s) s",
+        "select s.group_id, s.version, s.planned_version, s.members, s.claims, s.joined_s, s.unplanned_s "
+        "from coordinator.group_state(%s) s",
         (array(group_ids),),
         lambda rows: [_state(row) for row in rows],
     )
@@ -118,17 +138,20 @@ def store_plan(group_id: int, version: int, owners: Sequence[tuple[tuple[int, in
     )
 
 
-def claim(coordinator: UUID, wanted: Sequence[PartitionKey]) -> Statement[list[Claim]]:
-    """Take those of the wanted partitions that nobody alive owns."""
+def claim(
+    coordinator: UUID, wanted: Sequence[PartitionKey], hand_over_s: float | None = None
+) -> Statement[list[Claim]]:
+    """Take those of the wanted partitions that nobody alive owns, or that have not been handed over for so long."""
     return Statement(
         "claim",
-        'select c.group_id, c.topic_id, c."partition", c.epoch, c.seq, c.committed, c.done, c.takeover, c.crashes, c.parked '
-        "from coordinator.claim(%s, %s, %s, %s) c",
+        'select c.group_id, c.topic_id, c."partition", c.epoch, c.seq, c.committed, c.done, c.takeover, c.crashes, c.parked, '
+        "c.forced from coordinator.claim(%s, %s, %s, %s, %s) c",
         (
             coordinator,
             array(key.group_id for key in wanted),
             array(key.topic_id for key in wanted),
             array(key.partition for key in wanted),
+            hand_over_s,
         ),
         lambda rows: [
             Claim(
@@ -140,6 +163,7 @@ def claim(coordinator: UUID, wanted: Sequence[PartitionKey]) -> Statement[list[C
                 row[7],
                 tuple(Crash(from_text(offsets), alone, float(age_s)) for offsets, alone, age_s in row[8] or ()),
                 tuple((offset, key) for offset, key in row[9] or ()),
+                bool(row[10]),
             )
             for row in rows
         ],
@@ -147,12 +171,12 @@ def claim(coordinator: UUID, wanted: Sequence[PartitionKey]) -> Statement[list[C
 
 
 def _state(row: Row) -> GroupState:
-    group_id, version, planned_version, members, claims = row
+    group_id, version, planned_version, members, claims, joined_s, unplanned_s = row
     return GroupState(
         group_id,
         version,
         planned_version,
-        {UUID(member["coordinator"]): frozenset(member["topic_ids"]) for member in members},
+        {UUID(member["coordinator"]): frozenset(member["topic_ids"]) for member in members if not member["draining"]},
         [
             ClaimState(
                 topic_id,
@@ -161,9 +185,14 @@ def _state(row: Row) -> GroupState:
                 free,
                 None if target is None else UUID(target),
                 paused,
+                waiting_s or 0.0,
+                overdue,
             )
-            for topic_id, partition, owner, free, target, paused, *_ in claims
+            for topic_id, partition, owner, free, target, paused, waiting_s, overdue in claims
         ],
+        frozenset(UUID(member["coordinator"]) for member in members if member["draining"]),
+        float("inf") if joined_s is None else joined_s,
+        unplanned_s,
     )
 
 

@@ -61,6 +61,9 @@ create table coordinator.groups (
     created_at timestamptz not null,
     max_dead_letters int not null default 100000 check (max_dead_letters >= 0),
     dead_letters_dropped bigint not null default 0,
+    -- The newest join, and the first one that no plan knows yet: plans wait for a moment without joins.
+    joined_at timestamptz,
+    unplanned_since timestamptz,
     -- Dead letters that are older are dropped; null: none is.
     max_dead_letter_age_s double precision check (max_dead_letter_age_s >= 1),
     -- Since when nobody is a member, as maintenance has seen it; after expire_s of that the group holds nothing back any more
@@ -83,13 +86,17 @@ create table coordinator.coordinators (
     client_id text not null,
     host text not null,
     pid int not null,
-    state text not null check (state in ('alive', 'draining', 'dead')),
+    state text not null check (state in ('alive', 'draining', 'away', 'dead')),
     lease_s double precision not null check (lease_s > 0),
     lease_until timestamptz not null,
     started_at timestamptz not null,
     died_at timestamptz,
     -- The backend that holds the process's session lock; null: none was announced, and the lease alone decides.
-    session_pid int
+    session_pid int,
+    -- The same at every start of the process; a new incarnation replaces the old one, and gets what was its.
+    static_id text,
+    -- How long its place is kept after it has left (state away; lease_until is then the end of that).
+    grace_s double precision not null default 0 check (grace_s >= 0)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
 create table coordinator.members (
@@ -97,6 +104,8 @@ create table coordinator.members (
     coordinator uuid not null references coordinator.coordinators on delete cascade,
     topic_ids int[] not null,
     joined_at timestamptz not null,
+    -- Taken over from an earlier incarnation, which may have read other topics.
+    inherited boolean not null default false,
     primary key (group_id, coordinator)
 );
 
@@ -119,6 +128,8 @@ create table coordinator.targets (
     topic_id int not null,
     partition int not null,
     coordinator uuid not null,
+    -- Since when: a claim that is not handed over by then is taken from its owner by force.
+    assigned_at timestamptz not null default clock_timestamp(),
     primary key (group_id, topic_id, partition),
     foreign key (group_id, topic_id, partition) references coordinator.claims on delete cascade
 ) with (fillfactor = 70);

@@ -10,7 +10,13 @@ from support.shell import GROUP, TOPIC, committed, drain, epochs, owners, publis
 
 from coordinator import Coordinator
 
-SETTINGS = {"lease_s": 1.5, "heartbeat_s": 0.3, "self_fence_margin_s": 0.3, "membership_poll_s": 0.2}
+SETTINGS = {
+    "lease_s": 1.5,
+    "heartbeat_s": 0.3,
+    "self_fence_margin_s": 0.3,
+    "membership_poll_s": 0.2,
+    "rebalance_debounce_s": 0.1,
+}
 
 
 @pytest.fixture

@@ -9,7 +9,13 @@ from support.shell import GROUP, TOPIC, epochs, owners, publish, query, short, t
 from coordinator import Coordinator
 
 LEASE_S = 6.0
-SETTINGS = {"lease_s": LEASE_S, "heartbeat_s": 1.0, "self_fence_margin_s": 1.0, "membership_poll_s": 0.3}
+SETTINGS = {
+    "lease_s": LEASE_S,
+    "heartbeat_s": 1.0,
+    "self_fence_margin_s": 1.0,
+    "membership_poll_s": 0.3,
+    "rebalance_debounce_s": 0.1,
+}
 
 
 @pytest.fixture

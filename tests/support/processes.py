@@ -55,6 +55,7 @@ class Task:
     raise_always: bool = False
     quiet: bool = False
     kill_on: list[Any] = field(default_factory=list)
+    static_id: str | None = None
 
 
 class Process:
@@ -189,7 +190,9 @@ class _AsyncChild(_Witness):
         from coordinator import AsyncCoordinator, Settings
 
         task = self._task
-        async with AsyncCoordinator(task.dsn, client_id=task.client_id, settings=Settings(**task.settings)) as app:
+        async with AsyncCoordinator(
+            task.dsn, client_id=task.client_id, static_id=task.static_id, settings=Settings(**task.settings)
+        ) as app:
             self._subscribe(app, self._handle, self._book, self._book_batch)
             code = await app.run()
             self._say("ended", code=code)
@@ -218,7 +221,9 @@ class _Child(_Witness):
         from coordinator import Coordinator, Settings
 
         task = self._task
-        self.app = Coordinator(task.dsn, client_id=task.client_id, settings=Settings(**task.settings))
+        self.app = Coordinator(
+            task.dsn, client_id=task.client_id, static_id=task.static_id, settings=Settings(**task.settings)
+        )
         if task.mode in ("subscribe", "ledger"):
             self._subscribe(self.app, self._handle, self._book, self._book_batch)
             code = self.app.run()
@@ -227,7 +232,9 @@ class _Child(_Witness):
         # SIGTERM ends the loops below as Ctrl-C does; leaving the consumer's context closes it.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
-            with self.app.consumer(self._task.topic, group=self._task.group, **self._task.options) as consumer:
+            with self.app.consumer(
+                self._task.topic, group=self._task.group, static_id=self._task.static_id, **self._task.options
+            ) as consumer:
                 self._say("ready")
                 if self._task.mode == "batch":
                     self._batches(consumer)

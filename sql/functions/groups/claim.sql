@@ -2,19 +2,22 @@ create or replace function coordinator.claim(
     p_coordinator uuid,
     p_groups int[],
     p_topics int[],
-    p_partitions int[]
+    p_partitions int[],
+    p_hand_over_s double precision default null
 ) returns table (
     group_id int, topic_id int, "partition" int, epoch bigint, seq bigint, committed bigint, done text, takeover boolean,
-    crashes jsonb, parked jsonb
+    crashes jsonb, parked jsonb, forced boolean
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 -- Takes those of the wanted partitions that nobody alive owns, or that the caller owns already; each gets a new epoch.
+-- p_hand_over_s: also those that have been meant for the caller for so long, from whoever has not handed them over (forced). That
+-- one lives: it is fenced there, and charged with nothing.
 -- Returns: one row per claim taken. takeover says that its last owner did not release it. crashes, newest first:
 -- [[offsets as int8multirange, alone, age in seconds]]; parked: [[offset, key]], null for none.
 -- Acks that handlers made in their own transactions are folded first: they outrank retries and charges (R15).
--- Raises: KG002 the caller is dead.
+-- Raises: KG002, KG012 the caller is dead, or replaced.
 -- Locks: the caller's coordinator row FOR KEY SHARE, then claim rows in key order FOR UPDATE SKIP LOCKED, then UPDATE. A
 -- plain UPDATE takes NO KEY UPDATE only, and would not wait for a transactional ack that holds KEY SHARE; SKIP LOCKED over
 -- a CTE would lock nothing.
@@ -25,9 +28,9 @@ declare
     v_acked int8multirange;
 begin
     perform coordinator.require_read_committed('claim');
-    perform 1 from coordinator.coordinators c where c.coordinator = p_coordinator and c.state = 'alive' for key share;
+    perform 1 from coordinator.coordinators c where c.coordinator = p_coordinator and c.state in ('alive', 'draining') for key share;
     if not found then
-        raise exception using errcode = 'KG002', message = format('coordinator %s is not alive, it can''t claim', p_coordinator);
+        perform coordinator.raise_dead(p_coordinator);
     end if;
     for v_claim in
         select c.group_id, c.topic_id, c.partition, c.epoch, c.owner
@@ -36,6 +39,10 @@ begin
           on c.group_id = w.group_id and c.topic_id = w.topic_id and c.partition = w.partition
         where c.owner is null or c.owner = p_coordinator
            or not exists (select from coordinator.coordinators o where o.coordinator = c.owner and o.state <> 'dead')
+           or exists (select from coordinator.targets t
+                      where t.group_id = c.group_id and t.topic_id = c.topic_id and t.partition = c.partition
+                        and t.coordinator = p_coordinator
+                        and t.assigned_at <= coordinator.now_() - make_interval(secs => p_hand_over_s))
         order by c.group_id, c.topic_id, c.partition
         for update of c skip locked
     loop
@@ -76,6 +83,8 @@ begin
         committed := v_last.committed;
         done := v_last.done::text;
         takeover := v_claim.owner is not null;
+        forced := v_claim.owner <> p_coordinator
+            and exists (select from coordinator.coordinators o where o.coordinator = v_claim.owner and o.state <> 'dead');
         crashes := (select jsonb_agg(jsonb_build_array(x.offsets::text, x.alone, extract(epoch from coordinator.now_() - x.at))
                                      order by x.epoch desc)
                     from coordinator.crashes x

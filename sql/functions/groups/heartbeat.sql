@@ -2,7 +2,7 @@ create or replace function coordinator.heartbeat(p_coordinator uuid, p_draining 
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
--- Renews the lease. Raises: KG002 when the coordinator was declared dead, or left.
+-- Renews the lease. Raises: as raise_dead, when the coordinator was declared dead, has left, or was replaced.
 -- Locks: the coordinator's own row and nothing else, so heartbeats can't deadlock with acks.
 begin
     update coordinator.coordinators c
@@ -10,10 +10,11 @@ begin
         state = case when p_draining then 'draining' else c.state end,
         -- Sent through another backend than the announced one: a pooler, or the session is a new one and not announced yet.
         session_pid = case when c.session_pid = pg_backend_pid() then c.session_pid end
-    where c.coordinator = p_coordinator and c.state <> 'dead';
+    where c.coordinator = p_coordinator and c.state in ('alive', 'draining')
+      and not exists (select from coordinator.coordinators n
+                      where n.static_id = c.static_id and n.started_at > c.started_at);
     if not found then
-        raise exception using errcode = 'KG002', message = format('coordinator %s was declared dead', p_coordinator),
-            hint = 'Its lease ran out. It must drop what it holds and register again under a new id.';
+        perform coordinator.raise_dead(p_coordinator);
     end if;
 end
 $$;

@@ -19,11 +19,15 @@ begin
     if not found then
         return false;
     end if;
-    delete from coordinator.targets t where t.group_id = p_group;
-    insert into coordinator.targets (group_id, topic_id, partition, coordinator)
-    select p_group, u.topic_id, u.partition, u.coordinator
-    from unnest(p_topics, p_partitions, p_coordinators) as u(topic_id, partition, coordinator);
-    update coordinator.groups g set planned_version = p_version where g.group_id = p_group;
+    -- What stays as it was keeps the time since which it is meant so.
+    delete from coordinator.targets t
+    where t.group_id = p_group
+      and (t.topic_id, t.partition, t.coordinator) not in (select * from unnest(p_topics, p_partitions, p_coordinators));
+    insert into coordinator.targets (group_id, topic_id, partition, coordinator, assigned_at)
+    select p_group, u.topic_id, u.partition, u.coordinator, coordinator.now_()
+    from unnest(p_topics, p_partitions, p_coordinators) as u(topic_id, partition, coordinator)
+    on conflict do nothing;
+    update coordinator.groups g set planned_version = p_version, unplanned_since = null where g.group_id = p_group;
     perform pg_notify('coordinator.groups', '');
     return true;
 end

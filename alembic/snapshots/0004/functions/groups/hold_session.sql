@@ -6,7 +6,7 @@ as $$
 -- p_client_pid: the backend's pid as the client was told when it connected. A pooler tells another one than that of the
 -- backend that runs this, and a session behind it says nothing of the process: then nothing is announced.
 -- Returns: whether it was announced; false leaves the lease to decide alone.
--- Raises: KG002 when the coordinator was declared dead, or left.
+-- Raises: as raise_dead, when the coordinator was declared dead, or left.
 -- Locks: its own advisory key, which nobody else takes; then the coordinator's own row.
 -- Race: the lock comes before the row that names it, so nobody can see a session announced and not held.
 begin
@@ -17,9 +17,9 @@ begin
     end if;
     perform pg_advisory_lock_shared(coordinator.session_key(p_coordinator, pg_backend_pid()));
     update coordinator.coordinators c set session_pid = pg_backend_pid()
-    where c.coordinator = p_coordinator and c.state <> 'dead';
+    where c.coordinator = p_coordinator and c.state in ('alive', 'draining');
     if not found then
-        raise exception using errcode = 'KG002', message = format('coordinator %s was declared dead', p_coordinator);
+        perform coordinator.raise_dead(p_coordinator);
     end if;
     return true;
 end

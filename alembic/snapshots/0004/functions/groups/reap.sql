@@ -2,8 +2,8 @@ create or replace function coordinator.reap(p_observed_s double precision, p_los
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
--- Declares dead whose lease ran out, or whose session is gone, charges what they may have been running, and takes them out of
--- their groups.
+-- Declares dead whose lease (or grace, for who is away) ran out, whose session is gone, or who was replaced under its static id;
+-- charges what they may have been running, and takes them out of their groups.
 -- p_observed_s: how long the caller's own connection has been unbroken. Nobody is judged, by lease or session, before that is
 -- a lease's time: after a restart or an outage everybody can renew first, and nothing is charged (R6).
 -- p_lost: {coordinator: pid} of sessions that the caller has seen without their lock for two seconds (lost_sessions). One that has
@@ -20,9 +20,12 @@ declare
 begin
     for v_candidate in
         select c.coordinator from coordinator.coordinators c
-        where c.state <> 'dead' and c.lease_s <= p_observed_s
-          and (c.lease_until < coordinator.now_()
-               or (c.coordinator = any (v_lost) and c.session_pid::text = p_lost ->> c.coordinator::text))
+        where c.state <> 'dead'
+          and ((c.lease_s <= p_observed_s
+                and (c.lease_until < coordinator.now_()
+                     or (c.coordinator = any (v_lost) and c.session_pid::text = p_lost ->> c.coordinator::text)))
+               or exists (select from coordinator.coordinators n
+                          where n.static_id = c.static_id and n.started_at > c.started_at and n.state <> 'dead'))
         order by c.coordinator
         for update skip locked
     loop
