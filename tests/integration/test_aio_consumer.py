@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import time
 import warnings
 
 import pytest
@@ -285,3 +286,52 @@ async def test_maintain__once_and_until_cancelled__leaves_nothing(dsn):
         await until(lambda: backend_count(dsn, "coordinator maintain") == 1)
         maintaining.cancel()
         await until(lambda: backend_count(dsn, "coordinator maintain") == 0)
+
+
+async def _taken(consumer, count):
+    found = []
+    while len(found) < count:
+        found += await consumer.poll(count, 20)
+    return {message.value: message for message in found}
+
+
+@in_loop
+async def test_late_answers__of_the_first_run__a_nack_is_ignored_and_an_ack_counts(dsn):
+    """Case 25 on asyncio: taken back, delivered again; then the first run's nack, reject and extend come, then its ack."""
+    async with coordinator(dsn, visibility_timeout_s=0.5) as app:
+        await app.create_topic(TOPIC, 2)
+        await publish(app, 3)
+        async with app.consumer(TOPIC, group=GROUP, ordering="none", retry=[0.1], max_attempts=100) as consumer:
+            firsts = await _taken(consumer, 3)
+            seconds = await _taken(consumer, 3)
+            assert {message.attempt for message in seconds.values()} == {2}
+            for message in seconds.values():
+                message.extend(60)
+            firsts[0].nack(delay_s=0)
+            firsts[1].reject("late")
+            assert not firsts[2].extend(60)
+            assert all(message.delivery.live for message in seconds.values())
+            for message in (*firsts.values(), *seconds.values()):
+                message.ack()
+            await consumer.commit()
+            assert await consumer.poll(1, 0.3) == []
+        assert query(dsn, "select 1 from coordinator.dead_letters union all select 1 from coordinator.retries") == []
+
+
+@in_loop
+async def test_late_answers__within_a_millisecond_of_the_deadline__end_in_one_outcome(dsn):
+    """Case 25 on asyncio, on both sides of the deadline."""
+    async with coordinator(dsn, visibility_timeout_s=0.3) as app:
+        await app.create_topic(TOPIC, 1)
+        async with app.consumer(TOPIC, group=GROUP, retry=[0.0], max_attempts=100) as consumer:
+            for value in range(8):
+                await publish(app, 1, start=value)
+                (message,) = (await _taken(consumer, 1)).values()
+                await asyncio.sleep(message.delivery.deadline_s - time.monotonic() + (value - 4) * 0.0005)
+                (message.nack if value % 2 else message.ack)()
+                for again in await consumer.poll(1, 0.3 if value % 2 == 0 else 20):
+                    again.ack()
+            await consumer.commit()
+            assert await drain(consumer, 1, 0.3) == []
+        assert sum(offset.lag for offset in await app.group_offsets(GROUP)) == 0
+        assert query(dsn, "select 1 from coordinator.dead_letters union all select 1 from coordinator.retries") == []

@@ -8,31 +8,30 @@ from support.shell import wait_until as until
 from coordinator import Coordinator, Outgoing, Settings
 
 
-def test_status__handler_that_does_not_return__is_named_and_other_keys_go_on(dsn):
+def test_status__handler_that_does_not_return__is_named_and_other_keys_go_on(make_shell, dsn, caplog):
     stuck, seen = threading.Event(), []
-    with Coordinator(dsn, settings=Settings(visibility_timeout_s=0.3)) as app:
-        app.create_topic("orders", 1)
-        app.publish("orders", "stuck", key="a")
-        app.publish_many("orders", [Outgoing(number, key=f"k{number}") for number in range(20)])
+    shell = make_shell(visibility_timeout_s=0.3)
 
-        @app.subscribe("orders", group="billing", concurrency=2)
-        def bill(message):
-            if message.value == "stuck":
-                stuck.wait(20)
-            seen.append(message.value)
+    def bill(message):
+        if message.value == "stuck":
+            stuck.wait(60)
+        seen.append(message.value)
 
-        runner = threading.Thread(target=app.run, kwargs={"install_signal_handlers": False})
-        runner.start()
-        try:
-            until(lambda: len(seen) == 20, 10)
-            until(lambda: app.status().running and app.status().running[0].slow, 10)
-            first = app.status().running[0]
+    shell.subscribe(bill, "orders", group="billing", concurrency=2)
+    shell.app.publish("orders", "stuck", key="a")
+    shell.app.publish_many("orders", [Outgoing(number, key=f"k{number}") for number in range(20)])
+    try:
+        with shell:
+            until(lambda: len(seen) == 20)
+            until(lambda: shell.status().running and shell.status().running[0].slow)
+            first = shell.status().running[0]
             assert (first.group, first.topic, first.key, first.attempt) == ("billing", "orders", "a", 1)
             assert first.running_s > 0.3
-        finally:
+            told = until(lambda: [record for record in caplog.records if record.message == "handler.slow"])
+            assert told[0].offset == first.offset
             stuck.set()
-            app.stop()
-            runner.join(10)
+    finally:
+        stuck.set()
 
 
 def test_poll__payloads_in_flight_at_the_bound__waits_for_an_ack(dsn):

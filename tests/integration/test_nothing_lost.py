@@ -1,5 +1,6 @@
 """Every committed message is delivered to every group, and nothing that was rolled back, however transactions overlap."""
 
+import asyncio
 import random
 import secrets
 import threading
@@ -12,13 +13,16 @@ from support.patches import ENLIST, replaced, sql_text
 from support.recorder import Recorder
 from support.sessions import wait_until
 
-from coordinator import Coordinator, Settings
+from coordinator import AsyncCoordinator, Coordinator, Settings
 
 PUBLISHERS = 20
 MESSAGES = 10_000
 PARTITIONS = 20
 TOPIC = "orders"
 GROUPS = {"billing": 1, "ledger": 1, "audit": 2}
+# The other shell; the rest reads on threads.
+ON_A_LOOP = ("search",)
+ALL_GROUPS = (*GROUPS, *ON_A_LOOP)
 FAST = Settings(membership_poll_s=0.2, poll_max_s=0.2)
 
 
@@ -129,6 +133,22 @@ def consume(consumer, group, recorder, stopping):
         recorder.problems.append(error)
 
 
+async def consume_on_a_loop(dsn, group, recorder, stopping):
+    """`consume` on the other shell, with a coordinator of its own."""
+    try:
+        async with (
+            AsyncCoordinator(dsn, settings=FAST) as app,
+            app.consumer(TOPIC, group=group, ordering="partition") as consumer,
+        ):
+            while not stopping.is_set():
+                messages = await consumer.poll(500, 0.2)
+                recorder.deliver(group, messages)
+                for message in messages:
+                    message.ack()
+    except BaseException as error:
+        recorder.problems.append(error)
+
+
 @pytest.fixture
 def seed():
     value = secrets.randbelow(10**6)
@@ -147,6 +167,11 @@ def run(dsn, seed, messages):
         unrelated = stack.enter_context(psycopg.connect(dsn))
         unrelated.execute("create table unrelated as select 1 as id")
         threads = []
+        for group in ON_A_LOOP:
+            # The group is there before anything is published, and so has to get it.
+            app.consumer(TOPIC, group=group).start().close()
+            reading = consume_on_a_loop(dsn, group, recorder, stopping)
+            threads.append(threading.Thread(target=asyncio.run, args=(reading,), daemon=True))
         for group, count in GROUPS.items():
             for _ in range(count):
                 consumer = stack.enter_context(app.consumer(TOPIC, group=group, ordering="partition"))
@@ -168,14 +193,14 @@ def run(dsn, seed, messages):
 
 
 def lags(app):
-    return [place.lag for group in GROUPS for place in app.group_offsets(group)]
+    return [place.lag for group in ALL_GROUPS for place in app.group_offsets(group)]
 
 
 def test_publish__20_overlapping_publishers_of_all_kinds__every_group_gets_every_message(dsn, seed):
     recorder = run(dsn, seed, MESSAGES)
     assert len(recorder.committed) >= MESSAGES
     assert recorder.undone
-    for group in GROUPS:
+    for group in ALL_GROUPS:
         recorder.check(group)
 
 
@@ -185,4 +210,4 @@ def test_publish__the_same_without_the_publishers_locks__is_seen_to_lose(dsn, se
         connection.execute(replaced(sql_text("publish_many"), (ENLIST, "")))
     recorder = run(dsn, seed, 2000)
     assert not recorder.problems
-    assert any(map(recorder.missing, GROUPS))
+    assert any(map(recorder.missing, ALL_GROUPS))

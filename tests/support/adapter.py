@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+    from coordinator.consumer.status import Status
     from coordinator.core.loop import Engine
 
 
@@ -35,6 +36,8 @@ class Shell(Protocol):
 
     @property
     def failure(self) -> BaseException | None: ...
+
+    def status(self) -> Status: ...
 
     def subscribe(self, handler: Callable[..., Any], *topics: str, group: str = GROUP, **options: Any) -> None: ...
 
@@ -63,6 +66,11 @@ class Threads:
     def failure(self) -> BaseException | None:
         """What has ended a background loop."""
         return None if self._runtime is None else self._runtime.failure
+
+    def status(self) -> Status:
+        """What it is doing right now."""
+        assert self._runtime is not None
+        return self._runtime.status()
 
     def subscribe(self, handler: Callable[..., Any], *topics: str, group: str = GROUP, **options: Any) -> None:
         """Register a handler, which gets what @subscribe gives it."""

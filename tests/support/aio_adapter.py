@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
+    from coordinator.consumer.status import Status
     from coordinator.core.loop import Engine
 
 _LIMIT_S = 60.0
@@ -45,6 +46,11 @@ class Asyncio:
     def failure(self) -> BaseException | None:
         """What has ended a background loop."""
         return None if self._runtime is None else self._runtime.failure
+
+    def status(self) -> Status:
+        """What it is doing right now."""
+        assert self._runtime is not None
+        return self._runtime.status()
 
     def subscribe(self, handler: Callable[..., Any], *topics: str, group: str = GROUP, **options: Any) -> None:
         """Register a handler; one that wants a connection gets one that it can use from its thread."""
