@@ -105,7 +105,7 @@ class AsyncWatchdog:
 
     def silent_s(self) -> float:
         """`Watchdog.silent_s`."""
-        return time.monotonic() - min(self._began_s.values(), default=time.monotonic())
+        return time.monotonic() - min(list(self._began_s.values()), default=time.monotonic())
 
     def cut(self) -> None:
         """End every round trip that is under way."""

@@ -1,0 +1,135 @@
+"""Health over real HTTP: red for each reason, which is said, and green again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+
+import pytest
+from support.http import get
+from support.proxy import Proxy, backend_count
+from support.shell import GROUP, TOPIC, publish, query, short, wait_until
+
+from coordinator import AsyncCoordinator, Coordinator
+from coordinator.errors import ConfigError, CoordinatorError, NotFoundError
+from coordinator.observe.health import Limits
+
+
+@pytest.fixture(params=["threads", "asyncio"])
+def run_app(request, free_port):
+    """Run an application of either shell with a port; returns it with its runtime's engine reachable."""
+    with contextlib.ExitStack() as stack:
+
+        def start(dsn):
+            kind = Coordinator if request.param == "threads" else AsyncCoordinator
+            app = kind(dsn, client_id="run", settings=short(metrics_port=free_port))
+            if request.param == "threads":
+                app.subscribe(TOPIC, group=GROUP)(lambda message: None)
+                work = app.run
+            else:
+
+                @app.subscribe(TOPIC, group=GROUP)
+                async def handle(message):
+                    await asyncio.sleep(0)
+
+                def work(**options):
+                    asyncio.run(app.run(**options))
+
+            def run():
+                with contextlib.suppress(CoordinatorError):
+                    work(install_signal_handlers=False)
+
+            thread = threading.Thread(target=run, daemon=True)
+            thread.start()
+            stack.callback(thread.join, 30)
+            stack.callback(app.stop)
+            return app
+
+        yield start
+
+
+def ready(port):
+    try:
+        return get(port, "/readyz")
+    except OSError:
+        return None
+
+
+def codes(port):
+    answer = ready(port)
+    return None if answer is None else {reason["code"] for reason in answer.json["reasons"]}
+
+
+def test_readyz__database_cut_off__is_red_with_the_reasons_and_green_again(app, dsn, run_app, free_port):
+    with Proxy(dsn) as proxy:
+        run_app(proxy.dsn)
+        wait_until(lambda: codes(free_port) == set(), 30, "green")
+        proxy.refuse()
+        proxy.reset()
+        wait_until(lambda: "lease_lost" in (codes(free_port) or ()), 30, "the lease")
+        wait_until(lambda: {"database_away", "listener_deaf"} <= (codes(free_port) or set()), 30, "all reasons")
+        answer = ready(free_port)
+        assert answer.status == 503
+        assert answer.json["status"] == "red"
+        assert all(reason["reason"] for reason in answer.json["reasons"])
+        # It is alive: a restart would not bring the database back.
+        assert get(free_port, "/livez").status == 200
+        proxy.heal()
+        wait_until(lambda: codes(free_port) == set(), 60, "green again")
+
+
+def test_livez__loop_that_has_ended__is_red(app, dsn, run_app, free_port):
+    running = run_app(dsn)
+    wait_until(lambda: codes(free_port) == set(), 30, "green")
+    runtime = running._running
+    runtime.dead_loops = lambda: ["work"]
+    answer = get(free_port, "/livez")
+    assert (answer.status, answer.json["reasons"][0]["code"]) == (503, "loop_dead")
+    assert "work" in answer.json["reasons"][0]["reason"]
+
+
+def test_serve__database_away__is_ready_no_more_and_lives(app, dsn, serving):
+    with Proxy(dsn) as proxy:
+        port = serving(proxy.dsn)
+        wait_until(lambda: codes(port) == set(), 30, "green")
+        wait_until(lambda: backend_count(dsn, "coordinator maintain"), 30, "maintenance")
+        proxy.refuse()
+        proxy.reset()
+        wait_until(lambda: codes(port) == {"database_away"}, 60, "red")
+        assert get(port, "/livez").status == 200
+        assert get(port, "/").status == 503
+        assert get(port, "/metrics").status == 200
+        proxy.heal()
+        wait_until(lambda: codes(port) == set(), 60, "green again")
+
+
+def test_health__limits__name_what_was_found(app, dsn):
+    publish(app, 5)
+    query(dsn, "update coordinator.topic_1 set published_at = now() - interval '1 hour'")
+    found = {finding.code: finding.reason for finding in app.health(Limits(max_lag=4, max_age_s=60, max_in_flight=0))}
+    assert found.keys() == {"lag", "age", "no_members"}
+    assert found["lag"] == f"group {GROUP}: 5 messages not settled, limit 4"
+    assert {finding.code for finding in app.health(Limits(max_lag=5, max_dead_letters=0))} == {"no_members"}
+    with app.consumer(TOPIC, group=GROUP) as consumer:
+        while consumer.poll(5, 0.5):
+            pass
+        wait_until(lambda: app.health() == [], 30, "green")
+        assert {finding.code for finding in app.health(Limits(max_in_flight=4))} == {"in_flight"}
+    with pytest.raises(NotFoundError):
+        app.health(group="nobody")
+
+
+def test_server__what_it_does_not_have__is_refused(app, serving):
+    port = serving()
+    assert get(port, "/nothing").status == 404
+    assert get(port, "/metrics", method="POST").status == 501
+    assert get(port, "/metrics", method="HEAD").body == b""
+    assert get(port, "/%2e%2e/etc/passwd").status == 404
+    assert get(port, "/static/../app.py").status == 404
+
+
+def test_port__taken__is_told(app, serving):
+    port = serving()
+    with pytest.raises(ConfigError, match=str(port)):
+        app.serve(port=port, install_signal_handlers=False)
