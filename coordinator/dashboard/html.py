@@ -1,7 +1,7 @@
 """HTML that escapes by itself: a text becomes markup only where this module makes it so."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from html import escape
 from typing import Final
 from urllib.parse import quote
@@ -13,6 +13,7 @@ class Markup(str):
     __slots__ = ()
 
 
+_RIGHT: Final = ' class="number"'
 _DASH: Final = Markup('<span class="none">-</span>')
 
 
@@ -27,7 +28,7 @@ def render(value: object) -> Markup:
     if isinstance(value, int):
         return Markup(f"{value:,}")
     if isinstance(value, datetime):
-        return Markup(f'<time datetime="{value.isoformat()}">{value.astimezone():%Y-%m-%d %H:%M:%S}</time>')
+        return Markup(f'<time datetime="{value.isoformat()}">{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}</time>')
     return Markup(escape(_visible(str(value))))
 
 
@@ -41,7 +42,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty: str) 
     """Return a table, numbers on the right; a sentence where there are no rows."""
     if not rows:
         return Markup(f'<p class="empty">{escape(empty)}</p>')
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in columns)
+    head = "".join(_head(name, [row[place] for row in rows]) for place, name in enumerate(columns))
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return Markup(f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>')
 
@@ -82,14 +83,24 @@ def page(title: str, crumbs: Sequence[Markup], refresh_s: int | None, *sections:
         '<meta name="color-scheme" content="light dark"><link rel="stylesheet" href="/static/style.css">'
         '<link rel="icon" href="data:,"></head>'
         f'<body><header><nav aria-label="You are here">{trail}</nav></header><main><h1>{escape(_visible(title))}</h1>'
-        f"{''.join(sections)}</main></body></html>\n"
+        f"{''.join(sections)}"
+        '<p class="note">Times are in UTC.</p></main></body></html>\n'
     )
     return text.encode("utf-8", "backslashreplace")
 
 
-def _cell(value: object) -> str:
+def _head(name: str, values: Sequence[object]) -> str:
+    number = any(map(_is_number, values))
+    return f'<th scope="col"{_RIGHT if number else ""}>{escape(name)}</th>'
+
+
+def _is_number(value: object) -> bool:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    right = number or (isinstance(value, Markup) and value.startswith('<span class="bar">'))
+    return number or (isinstance(value, Markup) and value.startswith('<span class="bar">'))
+
+
+def _cell(value: object) -> str:
+    right = _is_number(value)
     shown = f"{value:,.1f}" if isinstance(value, float) else render(value)
     return f'<td class="number">{shown}</td>' if right else f"<td>{shown}</td>"
 
