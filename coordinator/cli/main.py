@@ -15,6 +15,7 @@ COMMANDS = {
     "topics": Lazy("coordinator.cli.topics:topics", "Make, list, alter and delete topics; rotate their segments."),
     "messages": Lazy("coordinator.cli.messages:messages", "Publish, consume and look at messages."),
     "groups": Lazy("coordinator.cli.groups:groups", "List consumer groups; show, pause, move and delete them."),
+    "lag": Lazy("coordinator.cli.lag:lag", "Show how far groups are behind; exit 1 past a threshold."),
     "scheduled": Lazy("coordinator.cli.scheduled:scheduled", "List messages that wait for their time; cancel them."),
     "dlq": Lazy("coordinator.cli.dlq:dlq", "List, show, replay, export and purge dead letters."),
     "run": Lazy("coordinator.cli.run:run", "Run the handlers of an application, in one process or several."),
