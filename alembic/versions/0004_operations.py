@@ -143,9 +143,9 @@ alter table coordinator.segments
     add column retired_at timestamptz,
     add column blocked_by text;
 alter table coordinator.groups
-    add column max_dead_letter_age_s double precision check (max_dead_letter_age_s >= 1),
+    add column max_dead_letter_age_s double precision check (max_dead_letter_age_s between 1 and 3.2e9),
     add column unused_since timestamptz,
-    add column expire_s double precision check (expire_s >= 1),
+    add column expire_s double precision check (expire_s between 1 and 3.2e9),
     add column on_expiry text not null default 'release' check (on_expiry in ('release', 'delete'));
 create table coordinator.skips (
     skip_id bigint generated always as identity primary key,
@@ -179,6 +179,8 @@ drop function coordinator.create_topic(
     text, int, int, boolean, double precision, bigint, double precision, bigint, text, double precision, bigint);
 drop function coordinator.check_retention(double precision, bigint, text, double precision, bigint);
 drop function coordinator.rotate_due();
+drop function coordinator.sweep(int, double precision);
+drop function coordinator.set_group_expiry(text, double precision, text, double precision);
 drop function coordinator.skip_expired(int);
 drop function coordinator.retire_segments();
 drop function coordinator.drop_retired(double precision);

@@ -18,14 +18,15 @@ from coordinator.cli.log_options import log_options
 @pass_options
 @click.pass_context
 def maintain(ctx: click.Context, options: Options, *, once: bool) -> None:
-    """Publish scheduled messages when they are due, and forget dedup keys whose window is over.
+    """Publish scheduled messages when they are due; rotate segments, and drop those that nobody needs; delete what is old.
 
-    Every consumer does that by the way; run this where messages are scheduled and no consumer runs. Several may run at
-    once, one of them works. Ctrl-C and SIGTERM end it.
+    Every consumer does that by the way; run this where no consumer runs. Several may run at once, one of them works.
+    Ctrl-C and SIGTERM end it. As the owner of the schema it also detaches segments whose topic is never free of locks.
 
     Once a minute it also drops dead letters beyond the bound of their group, which consumers don't do.
 
-    With --once, exit code 1 if a message could not be published: it is kept, and tried again later.
+    With --once, exit code 1 if a message could not be published, or a segment not be dropped: both are tried again later. A
+    segment is dropped ten seconds after it was retired, so by the next round.
     """
     with options.coordinator() as app:
         if not once:
@@ -36,5 +37,9 @@ def maintain(ctx: click.Context, options: Options, *, once: bool) -> None:
         output.json_object(asdict(done))
     else:
         output.line(f"{done.moved} messages published, {done.failed} failed, {done.expired} dedup keys forgotten")
-    if done.failed:
+        output.line(
+            f"segments: {done.rotated} opened, {done.retired} retired, {done.dropped} dropped, {done.blocked} locked; "
+            f"{done.skipped} partitions skipped, {done.failed_tasks} tasks failed"
+        )
+    if done.failed or done.blocked or done.failed_tasks:
         ctx.exit(exits.FINDING)

@@ -11,6 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
@@ -68,6 +69,7 @@ from coordinator.db.pooler import with_pooler
 from coordinator.db.schema import protocol_checked
 from coordinator.db.translate import translated
 from coordinator.db.uninterrupted import uninterrupted
+from coordinator.db.upkeep import Upkeep
 from coordinator.db.watchdog import AsyncWatchdog
 from coordinator.errors import (
     CoordinatorError,
@@ -125,6 +127,7 @@ class AsyncRuntime:
         self._options: list[Options] = []
         self._settler: Settler | None = None
         self._joined = False
+        self._upkeep = Upkeep()
         self._alive_after_all: UUID | None = None
         # Which history of the database all memory is of (R4), and who this was in the one before.
         self.history: str | None = None
@@ -606,12 +609,13 @@ class AsyncRuntime:
         await self._leave(connection)
 
     async def _maintain(self, connection: psycopg.AsyncConnection[Any]) -> float:
-        """Move scheduled messages that are due, unless another process is at it; returns seconds until the next time."""
+        """Move scheduled messages that are due, and one step of retention; returns seconds until the next time."""
         try:
-            return (await self._run(connection, maintain_publishing(CHORES_LIMIT))).next_s
+            done = await self._run(connection, maintain_publishing(CHORES_LIMIT))
         except psycopg.Error as error:
             log.warning(events.MAINTENANCE_FAILED, extra={"error": said(error)})
             return CHORES_PAUSE_S
+        return min(done.next_s, max(await self._upkeep.astep(partial(self._run, connection), time.monotonic()), 0.0))
 
     async def _look_at_clock(self, connection: psycopg.AsyncConnection[Any]) -> None:
         sent_s = time.time()

@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
@@ -60,6 +61,7 @@ from coordinator.db.drive import drive, follow
 from coordinator.db.pooler import with_pooler
 from coordinator.db.schema import protocol_checked
 from coordinator.db.translate import translated
+from coordinator.db.upkeep import Upkeep
 from coordinator.db.watchdog import Watchdog
 from coordinator.errors import (
     CoordinatorError,
@@ -107,6 +109,7 @@ class Runtime:
         self._options: list[Options] = []
         self._settler: Settler | None = None
         self._joined = False
+        self._upkeep = Upkeep()
         self._alive_after_all: UUID | None = None
         # Which history of the database all memory is of (R4), and who this was in the one before.
         self.history: str | None = None
@@ -557,12 +560,13 @@ class Runtime:
         self._leave(connection)
 
     def _maintain(self, connection: psycopg.Connection[Any]) -> float:
-        """Move scheduled messages that are due, unless another process is at it; returns seconds until the next time."""
+        """Move scheduled messages that are due, and one step of retention; returns seconds until the next time."""
         try:
-            return self._run(connection, maintain_publishing(CHORES_LIMIT)).next_s
+            done = self._run(connection, maintain_publishing(CHORES_LIMIT))
         except psycopg.Error as error:
             log.warning(events.MAINTENANCE_FAILED, extra={"error": said(error)})
             return CHORES_PAUSE_S
+        return min(done.next_s, max(self._upkeep.step(partial(self._run, connection), time.monotonic()), 0.0))
 
     def _look_at_clock(self, connection: psycopg.Connection[Any]) -> None:
         sent_s = time.time()

@@ -5,15 +5,19 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import psycopg
 
 from coordinator.db.connect import connect
 from coordinator.db.drive import drive
+from coordinator.db.exchange import run_alone
 from coordinator.db.schema import protocol_checked
+from coordinator.db.upkeep import Upkeep
 from coordinator.errors import UnavailableError
 from coordinator.maintenance.dead_letters import TRIM_EVERY_S, trim, trim_tick
+from coordinator.maintenance.detaching import detach_blocked
 from coordinator.maintenance.publishing import maintain, tick
 from coordinator.observe import events
 from coordinator.observe.logs import said
@@ -32,6 +36,14 @@ class Done:
     moved: int = 0
     failed: int = 0
     expired: int = 0
+    # Segments: opened, read no more, dropped, not to be dropped yet because of locks; and claims that were made to skip.
+    rotated: int = 0
+    retired: int = 0
+    dropped: int = 0
+    blocked: int = 0
+    skipped: int = 0
+    # Tasks of retention that failed; the log says why.
+    failed_tasks: int = 0
 
 
 def once(dsn: str, schema: str, connect_timeout_s: float, name: str) -> Done:
@@ -53,6 +65,14 @@ def once(dsn: str, schema: str, connect_timeout_s: float, name: str) -> Done:
             if done.next_s > 0:
                 break
         trim(connection, schema)
+        kept = Upkeep().round(partial(run_alone, connection, schema))
+        total.rotated = kept.rotated
+        total.retired = len(kept.retired)
+        total.dropped = len(kept.dropped)
+        total.blocked = len(kept.blocked)
+        total.skipped = len(kept.skipped)
+        total.failed_tasks = len(kept.failures)
+        detach_blocked(connection, schema, kept.blocked)
     return total
 
 
@@ -66,6 +86,7 @@ def run(dsn: str, schema: str, connect_timeout_s: float, name: str, *, stopped: 
     connection: psycopg.Connection[Any] | None = _opened(dsn, schema, connect_timeout_s, name)
     failures = 0
     trim_at_s = time.monotonic()
+    upkeep = Upkeep(first_after_s=0.0)
     try:
         while not stopped():
             try:
@@ -73,6 +94,10 @@ def run(dsn: str, schema: str, connect_timeout_s: float, name: str, *, stopped: 
                     connection = _opened(dsn, schema, connect_timeout_s, name)
                     log.info(events.CONNECTION_RESTORED)
                 pause_s = tick(connection, schema)
+                round_before = upkeep.last
+                pause_s = min(pause_s, max(upkeep.step(partial(run_alone, connection, schema), time.monotonic()), 0.0))
+                if upkeep.last is not None and upkeep.last is not round_before:
+                    detach_blocked(connection, schema, upkeep.last.blocked)
                 if time.monotonic() >= trim_at_s:
                     trim_tick(connection, schema)
                     trim_at_s = time.monotonic() + TRIM_EVERY_S

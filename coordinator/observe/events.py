@@ -45,3 +45,12 @@ SERVING_STARTED = "serving.started"
 # What an application reads, told when it starts.
 GROUP_SUBSCRIBED = "group.subscribed"
 MOVE_FAILED = "move.failed"
+# Retention has made a group pass messages that it had not settled.
+MESSAGES_SKIPPED = "messages.skipped"
+SEGMENT_RETIRED = "segment.retired"
+SEGMENT_DROPPED = "segment.dropped"
+# A retired segment can't be dropped: somebody holds a lock on its topic.
+SEGMENT_BLOCKED = "segment.blocked"
+GROUP_EXPIRED = "group.expired"
+# Nobody runs the group, and it keeps segments that retention would drop.
+GROUP_PINNING = "group.pinning"

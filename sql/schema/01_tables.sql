@@ -65,11 +65,11 @@ create table coordinator.groups (
     joined_at timestamptz,
     unplanned_since timestamptz,
     -- Dead letters that are older are dropped; null: none is.
-    max_dead_letter_age_s double precision check (max_dead_letter_age_s >= 1),
+    max_dead_letter_age_s double precision check (max_dead_letter_age_s between 1 and 3.2e9),
     -- Since when nobody is a member, as maintenance has seen it; after expire_s of that the group holds nothing back any more
     -- (release: it skips what retention drops), or is deleted. Null: never.
     unused_since timestamptz,
-    expire_s double precision check (expire_s >= 1),
+    expire_s double precision check (expire_s between 1 and 3.2e9),
     on_expiry text not null default 'release' check (on_expiry in ('release', 'delete'))
 ) with (fillfactor = 70);
 

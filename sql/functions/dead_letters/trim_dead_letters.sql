@@ -32,6 +32,7 @@ begin
         update coordinator.groups g set dead_letters_dropped = g.dead_letters_dropped + v_count where g.group_id = v_group.group_id;
         v_total := v_total + v_count;
     end loop;
+    perform coordinator.end_task('trim');
     return v_total;
 end
 $$;

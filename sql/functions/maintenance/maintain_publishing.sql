@@ -24,5 +24,6 @@ begin
     if expired >= p_limit then
         next_s := 0;
     end if;
+    perform coordinator.end_task('publishing');
 end
 $$;

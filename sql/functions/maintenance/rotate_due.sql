@@ -13,6 +13,7 @@ declare
     v_topic coordinator.topics;
     v_current coordinator.segments;
     v_segment int;
+    v_started timestamptz := clock_timestamp();
 begin
     added := 0;
     opened := 0;
@@ -20,7 +21,10 @@ begin
     if not coordinator.begin_task('rotate') then
         return;
     end if;
-    for v_topic in select t.* from coordinator.topics t order by t.topic_id loop
+    -- In another order each time, and for two seconds: topics that somebody has locked must not hide the others, nor hold up
+    -- the caller's heartbeats.
+    for v_topic in select t.* from coordinator.topics t order by random() loop
+        exit when clock_timestamp() - v_started > interval '2 s';
         begin
             v_segment := pg_sequence_last_value(v_topic.segment_sequence);
             if exists (select from coordinator.segments s where s.topic_id = v_topic.topic_id and s.segment = v_segment + 1) then
