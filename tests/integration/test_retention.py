@@ -14,7 +14,7 @@ from coordinator.db.upkeep import Upkeep
 from coordinator.maintenance import detaching
 from coordinator.maintenance.detaching import detach_blocked
 
-LIMIT_S = 30
+LIMIT_S = 90
 
 
 @pytest.fixture
