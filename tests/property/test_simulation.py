@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 from support.fake_database import FakeDatabase
+from support.shrinking import shrink
 from support.simulation import Faults, Scenario, Simulation
 
 from coordinator.core import loop
@@ -68,14 +69,16 @@ def scenario(seed: int, faults: Faults, ordering: str) -> Scenario:
     )
 
 
-def run(faults: Faults, seeds: range, ordering: str = "partition") -> list[Simulation]:
+def run(faults: Faults, seeds: range, ordering: str = "partition", *, shrinks: bool = True) -> list[Simulation]:
+    """Run seeds; a failure is shrunk to a short history first, which is then told."""
     done = []
     for seed in seeds:
         simulation = Simulation(scenario(seed, faults, ordering), seed)
         try:
             simulation.run()
         except AssertionError as error:
-            raise AssertionError(f"seed {seed}, {ordering}, at {simulation.now_s:.3f} s: {error}") from error
+            short = f"\n{shrink(simulation.scenario, seed)}" if shrinks else ""
+            raise AssertionError(f"seed {seed}, {ordering}, at {simulation.now_s:.3f} s: {error}{short}") from error
         done.append(simulation)
     return done
 
@@ -216,4 +219,32 @@ def test_laws__a_mutant__are_seen_to_be_broken(monkeypatch, mutant, faults, orde
     """The laws notice what they are there for."""
     mutant(monkeypatch)
     with pytest.raises(AssertionError, match=r"^seed \d+, "):
-        run(faults, range(FIRST_SEED, FIRST_SEED + 150), ordering)
+        run(faults, range(FIRST_SEED, FIRST_SEED + 150), ordering, shrinks=False)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "faults", "ordering"),
+    [(forgetful, LOCKING, "key"), (window_forgotten, EVERYTHING, "none")],
+)
+def test_failure__a_planted_bug__shrinks_to_a_short_history(monkeypatch, mutant, faults, ordering):
+    """Out of a scenario of several processes and some thousand decisions, what is needed to break the law is a handful."""
+    mutant(monkeypatch)
+    with pytest.raises(AssertionError, match=r"^seed \d+, ") as failed:
+        run(faults, range(1, 400), ordering, shrinks=False)
+    seed = int(str(failed.value).split()[1].rstrip(","))
+    before = Simulation(scenario(seed, faults, ordering), seed)
+    with pytest.raises(AssertionError):
+        before.run()
+    short = shrink(before.scenario, seed)
+    print(short)
+    assert 1 <= len(short.only) <= 8
+    assert len(short.story) <= len(before.story)
+    assert str(short).count("\n") < 75
+    # It is what was broken before, and is so again.
+    assert short.error.partition(":")[0] == str(failed.value).partition(" s: ")[2].partition(":")[0]
+    again = Simulation(short.scenario, seed, short.only)
+    with pytest.raises(AssertionError) as same:
+        again.run()
+    assert (str(same.value), tuple(again.story)) == (short.error, short.story)
+    # And without its faults it is not.
+    Simulation(short.scenario, seed, frozenset()).run()

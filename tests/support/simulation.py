@@ -24,7 +24,7 @@ from coordinator.core.retry import Exponential, RetryPolicy
 from coordinator.errors import AlreadySettledError, MemberDeadError, Reject, StaleEpochError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from support.fake_database import Publisher
 
@@ -36,6 +36,8 @@ SELF_FENCE_S = 0.4
 HEARTBEAT_S = 0.5
 POLL_S = 0.4
 VISIBILITY_S = 1.0
+# A history takes up to 4,000; a mutant may go round for ever.
+MOST_STEPS = 20_000
 POLICY = RetryPolicy(max_attempts=4, max_crashes=3, delays=Exponential(base_s=0.05, cap_s=0.5))
 
 
@@ -74,6 +76,9 @@ class Faults:
     replay: float = 0.0
     refuse: float = 0.0
     outage: float = 0.0
+
+
+NO_FAULTS = Faults()
 
 
 @dataclass(frozen=True)
@@ -145,6 +150,9 @@ class Process:
         self.after(0.0, self._reconcile)
         self._work()
 
+    def tell(self, text: str) -> None:
+        self.simulation.tell(f"process {self.number}: {text}")
+
     def after(self, delay_s: float, step: Callable[[], None]) -> None:
         self.simulation.at(self.simulation.now_s + delay_s, step, self)
 
@@ -191,6 +199,7 @@ class Process:
         chance, faults, latency_s = self.simulation.random, self.simulation.faults, self.simulation.latency_s
         fate = chance.random()
         if fate < faults.lost_before:
+            self.tell("its exchange is lost on the way")
             self.after(latency_s(), lambda: self._failed(command, reconnect=True))
             return
         late = chance.random() < faults.late
@@ -198,6 +207,15 @@ class Process:
         refused = not lost and fate < faults.lost_before + faults.lost_after + faults.refused
         me = self.id
         request = Request.of(command)
+        if lost or refused:
+            what = (
+                "carried out late, its answer is lost"
+                if late
+                else "answer is lost"
+                if lost
+                else "reading behind it fails"
+            )
+            self.tell(f"its exchange: {what}")
 
         def on_server() -> None:
             settled, released, due = commit(self.database, me, request)
@@ -376,6 +394,8 @@ class Process:
             batch = self.engine.take(subscriptions, self.simulation.scenario.batch, self.simulation.now_s)
             if not batch:
                 return
+            places = [f"{tuple(m.delivery.owner.key)}@{m.offset}" for m in batch]
+            self.tell(f"starts {', '.join(places)} in epoch {batch[0].epoch}, attempt {batch[0].attempt}")
             self.laws.on_start(batch, self.simulation.now_s)
             self._handle(self.idle_workers.pop(), batch)
 
@@ -472,6 +492,7 @@ class Process:
         )
 
     def _settle(self, batch: list[Message], one: Callable[[Message], None]) -> None:
+        self.tell(f"{one.__name__.strip('_')}: {', '.join(f'{tuple(m.delivery.owner.key)}@{m.offset}' for m in batch)}")
         for message in batch:
             try:
                 one(message)
@@ -517,20 +538,39 @@ class Process:
 
 
 class Simulation:
-    """Runs one scenario from one seed."""
+    """Runs one scenario from one seed.
 
-    def __init__(self, scenario: Scenario, seed: int) -> None:
+    Every look at the faults is a decision, numbered from 0: `only` names those at which a fault may happen at all, so that a
+    schedule can be made shorter (support/shrinking.py). `story` is what happened, for people.
+    """
+
+    def __init__(self, scenario: Scenario, seed: int, only: Collection[int] | None = None) -> None:
         self.scenario = scenario
+        self.only = only
+        self.decisions = 0
+        self.story: list[str] = []
+        self._calm = False
+        self.steps = 0
         self.random = Random(seed)
         self.now_s = 0.0
         self.database = FakeDatabase(scenario.topics, scenario.groups)
         self.laws = Laws(self.database, scenario.ordering)
-        self.faults = scenario.faults
         self.stale_count = 0
         self.publishers: list[Publisher] = []
         self._events: list[tuple[float, int, Process | None, Callable[[], None]]] = []
         self._serial = count()
         self.processes = [Process(self, number) for number in range(scenario.processes)]
+
+    @property
+    def faults(self) -> Faults:
+        """What may happen at this decision."""
+        number = self.decisions
+        self.decisions += 1
+        allowed = not self._calm and (self.only is None or number in self.only)
+        return self.scenario.faults if allowed else NO_FAULTS
+
+    def tell(self, text: str) -> None:
+        self.story.append(f"{self.now_s:6.3f}  {text}")
 
     def at(self, at_s: float, step: Callable[[], None], process: Process | None = None) -> None:
         heapq.heappush(self._events, (at_s, next(self._serial), process, step))
@@ -568,6 +608,8 @@ class Simulation:
     def _until(self, end_s: float) -> None:
         while self._events and self._events[0][0] <= end_s:
             at_s, serial, process, step = heapq.heappop(self._events)
+            self.steps += 1
+            assert self.steps < MOST_STEPS, f"spins: {MOST_STEPS} steps by {self.now_s}"
             self.now_s = self.database.now_s = max(self.now_s, at_s)
             if process is not None and process.dead:
                 continue
@@ -585,7 +627,8 @@ class Simulation:
         for _ in range(self.random.choice((1, 1, 2, 4))):
             name = self.random.randrange(self.scenario.keys + 1) if self.scenario.keys else 0
             place = self.random.choice(list(self.database.logs))
-            self.database.publish(publisher, *place, f"k{name}" if name else None)
+            offset = self.database.publish(publisher, *place, f"k{name}" if name else None)
+            self.tell(f"publisher {publisher.name}: {place}@{offset}")
         if self.random.random() < self.faults.long_publisher:
             self.at(self.now_s + self.random.uniform(0.1, 1.0), lambda: self._end(publisher))
         elif self.random.random() < 0.5:
@@ -596,7 +639,9 @@ class Simulation:
     def _end(self, publisher: Publisher) -> None:
         if publisher.open:
             self.publishers.remove(publisher)
-            self.database.end(publisher, commit=self.random.random() >= self.faults.rollback)
+            commit = self.random.random() >= self.faults.rollback
+            self.tell(f"publisher {publisher.name}: {'commits' if commit else 'rolls back'}")
+            self.database.end(publisher, commit=commit)
 
     def publish_a_little(self) -> None:
         """Between two snapshots of a round trip: end an open publisher, or run one from begin to commit."""
@@ -613,11 +658,16 @@ class Simulation:
         if chance.random() < faults.lock:
             key = chance.choice(list(self.database.claims))
             self.database.locked.add(key)
+            self.tell(f"somebody locks the claim {tuple(key)}")
             self.at(self.now_s + chance.uniform(0.0, 0.3), lambda: self.database.locked.discard(key))
         if living and chance.random() < faults.freeze:
-            chance.choice(living).frozen_until_s = self.now_s + chance.uniform(0.1, 2 * LEASE_S)
+            process = chance.choice(living)
+            process.frozen_until_s = self.now_s + chance.uniform(0.1, 2 * LEASE_S)
+            process.tell(f"frozen until {process.frozen_until_s:.3f}")
         if living and chance.random() < faults.mute:
-            chance.choice(living).muted_until_s = self.now_s + chance.uniform(LEASE_S / 2, 2 * LEASE_S)
+            process = chance.choice(living)
+            process.muted_until_s = self.now_s + chance.uniform(LEASE_S / 2, 2 * LEASE_S)
+            process.tell(f"its control loop is cut off until {process.muted_until_s:.3f}")
         if living and chance.random() < faults.kill:
             self.replace(chance.choice(living), kill=True)
         if living and chance.random() < faults.stop:
@@ -628,6 +678,7 @@ class Simulation:
             self._replay(chance.choice(list(self.database.claims)))
         if chance.random() < faults.refuse:
             key = chance.choice(list(self.database.claims))
+            self.tell(f"dead letters of {tuple(key)} can't be stored")
             refused = {(key, offset) for offset in range(self.database.logs[key[1:]].high + 1)}
             self.database.unstorable |= refused
             self.at(self.now_s + chance.uniform(0.0, 2.0), lambda: self.database.unstorable.difference_update(refused))
@@ -639,6 +690,7 @@ class Simulation:
             key, sorted(self.database.claims[key].dead), self.scenario.max_parked
         ):
             if outcome == "replayed":
+                self.tell(f"replay of {tuple(key)}@{offset}")
                 self.laws.on_replayed(key, offset)
 
     def on_dead(self, coordinators: list[UUID]) -> None:
@@ -650,6 +702,7 @@ class Simulation:
     def replace(self, process: Process, *, kill: bool) -> None:
         if process.dead:
             return
+        process.tell("killed" if kill else "told to stop")
         if kill:
             process.dead = True
             self.laws.on_end(process.runs)
@@ -659,7 +712,8 @@ class Simulation:
         self.at(self.now_s + self.random.uniform(0.0, 1.0), lambda: self.processes.append(Process(self, number)))
 
     def _calm_down(self) -> None:
-        self.faults = Faults()
+        self._calm = True
+        self.tell("the faults are over")
         self.database.locked.clear()
         self.database.unstorable.clear()
         for publisher in list(self.publishers):

@@ -146,6 +146,11 @@ def i2_ack_of_an_old_epoch(history):
     history.claims[LEDGER].acks.append((4, 0))
 
 
+def i2_parked_before_it_is_done(history):
+    versions = history.claims[PLAIN].parked
+    versions[0] = versions[0]._replace(commit_at=4.3)
+
+
 def i3_falls(history):
     history.claims[PLAIN].progress.append(progress(7, 4, 5, (), 6.5))
 
@@ -289,8 +294,8 @@ def i13_nobody_died(history):
 
 def die(history):
     """Message 2 dies of crashes, alone."""
-    history.claims[PLAIN].letters[2] = history.claims[PLAIN].letters[2]._replace(reason="crashes")
-    history.claims[PLAIN].buried = [Buried("insert", 2, "crashes", 5.5)]
+    history.claims[PLAIN].letters[2] = history.claims[PLAIN].letters[2]._replace(reason="crash")
+    history.claims[PLAIN].buried = [Buried("insert", 2, "crash", 5.5)]
     start(history, PLAIN, 2, 5.32, "die", 5.35)
     history.processes["w"].died_at = 5.35
 

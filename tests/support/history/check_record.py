@@ -26,6 +26,10 @@ from support.history.model import FOREVER, ClaimKey, ClaimState, History, Proces
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# A restart takes a while, and is announced before.
+FAULT_LASTS_S = 10.0
+# The reason of a dead letter that has used up its crashes.
+CRASH = "crash"
 REFUSALS = ("StaleEpochError", "AlreadySettledError", "MemberDeadError", "FencedError")
 
 
@@ -301,7 +305,7 @@ def order(history: History, tally: Tally) -> Iterator[Violation]:
             if run.offset not in again and (ordering == "partition" or run.key is not None):
                 lanes[lane][run.offset].append(run)
         dead = {buried.offset: buried.commit_at for buried in state.buried}
-        crashed = {buried.offset for buried in state.buried if buried.reason == "crashes"}
+        crashed = {buried.offset for buried in state.buried if buried.reason == CRASH}
         for (epoch, _), lane in lanes.items():
             latest: tuple[float, int] = (-FOREVER, -1)
             held: tuple[object, tuple[float, int]] = (None, latest)
@@ -401,7 +405,7 @@ def innocents(history: History, tally: Tally) -> Iterator[Violation]:
         reasons = {buried.offset: buried.reason for buried in state.buried} or {
             offset: letter.reason for offset, letter in state.letters.items()
         }
-        for offset in (offset for offset, reason in reasons.items() if reason == "crashes"):
+        for offset in (offset for offset, reason in reasons.items() if reason == CRASH):
             tally.count += 1
             ours = [run for run in history.runs.get(key, ()) if run.offset == offset and _died_in(history, run)]
             if not ours:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from support.history.laws import Tally, Violation, at, law, runs_of
+from support.history.laws import CLOCK_S, Tally, Violation, around, at, law, runs_of, settled_at
+from support.history.model import FOREVER, stamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,6 +75,24 @@ def bounds(history: History, tally: Tally) -> Iterator[Violation]:
                 yield Violation(
                     "I2", at(key, offset), f"has an acks row of epoch {epoch}, and the claim is at {state.epoch}"
                 )
+
+
+@law("I2", "at every commit: what is parked is done or below committed", "tables", "audit")
+def parked_is_done(history: History, tally: Tally) -> Iterator[Violation]:
+    """The row and the progress that lets the offset be passed are of one transaction."""
+    for key, state in history.claims.items():
+        when = settled_at(state)
+        for version in state.parked:
+            if version.op == "insert" and not version.replays:
+                tally.count += 1
+                if when.get(version.offset, FOREVER) > version.commit_at + CLOCK_S:
+                    yield Violation(
+                        "I2",
+                        at(key, version.offset),
+                        f"was parked at {stamp(version.commit_at)}, and neither done nor below committed before "
+                        f"{stamp(when.get(version.offset, FOREVER))}",
+                        (*around(state, version.commit_at), *runs_of(history, key, version.offset)),
+                    )
 
 
 @law("I12", "a dead letter exists just for a dead message, once, with the payload that was published", "tables")

@@ -152,5 +152,11 @@ class Windows:
 def describe(row: Progress) -> str:
     return (
         f"{stamp(row.commit_at)} progress seq {row.seq} epoch {row.epoch} (claim: epoch {row.claim_epoch}, owner {row.owner}) "
-        f"committed {row.committed} hwm {row.hwm} done {len(row.done)} ranges, by {row.application!r}"
+        f"committed {row.committed} hwm {row.hwm} done {len(row.done)} ranges {list(row.done[:3])}, by {row.application!r}"
     )
+
+
+def around(state: ClaimState, moment: float, count: int = 4) -> tuple[str, ...]:
+    """The rows that were written just before and after a moment, as evidence."""
+    place = sum(row.commit_at < moment for row in state.progress)
+    return tuple(describe(row) for row in state.progress[max(place - count, 0) : place + count])

@@ -44,6 +44,9 @@ def load(folder: Path | None, dsn: str | None, schema: str = DEFAULT_SCHEMA, *, 
         light: Neither messages nor the flight recorder are read: for a look at a state in the middle.
     """
     history = History(with_record=folder is not None)
+    # The tables first: what they hold was announced before, also where processes go on meanwhile.
+    if dsn is not None:
+        _Tables(history, schema).read(dsn, light=light)
     if folder is not None:
         for path in sorted(folder.glob(f"*{SUFFIX}")):
             if path.stem == DRIVER:
@@ -54,8 +57,6 @@ def load(folder: Path | None, dsn: str | None, schema: str = DEFAULT_SCHEMA, *, 
             if event["event"] == "kill" and event["process"] in history.processes:
                 process = history.processes[event["process"]]
                 process.died_at = min(process.died_at, event["at"])
-    if dsn is not None:
-        _Tables(history, schema).read(dsn, light=light)
     return history
 
 

@@ -277,8 +277,9 @@ class Storm:
             code = child.popen.poll()
             if code is None:
                 continue
-            # By SIGTERM, or by SIGKILL: of the driver, or of a handler that a message has told to.
-            if code not in (0, -9):
+            # By SIGTERM, which may come before anybody listens to it; or by SIGKILL, of the driver, or of a handler that a message has
+            # told to.
+            if code not in (0, -9, -15):
                 self._break(f"{child.name} ended with {code}:\n{_tail(child)}")
             self.recorder.say("gone", process=child.name, code=code)
             self.workers[slot] = self._worker(slot)
