@@ -23,7 +23,7 @@ from coordinator.consumer.options import Options, Start
 from coordinator.consumer.runtime import Runtime
 from coordinator.consumer.status import Status
 from coordinator.db.connect import AsyncPool, Pool
-from coordinator.db.drive import adrive, aexecute, drive, execute
+from coordinator.db.drive import afollow, follow
 from coordinator.db.dsn import conninfo
 from coordinator.db.uninterrupted import uninterrupted
 from coordinator.dead_letters import AsyncDeadLetters, DeadLetters
@@ -156,7 +156,8 @@ class _Base:
             settings.pool_timeout_s,
             settings.connect_timeout_s,
             f"coordinator pool {self.client_id}"[:63],
-            prepare=settings.prepares,
+            prepare=settings.prepare,
+            pooled=None if settings.pooler == "auto" else settings.pooled,
         )
 
     def _maintained(self) -> tuple[str, str, float, str]:
@@ -536,9 +537,9 @@ class Coordinator(_Base, Operations):
             UnavailableError: No database.
         """
         with self._pool.connection() as connection:
-            gauges = execute(observe.group_gauges(), connection, self.schema)
-            totals = execute(observe.group_totals(), connection, self.schema)
-            in_flight = execute(observe.in_flight(), connection, self.schema)
+            gauges = self._pool.run(observe.group_gauges(), connection)
+            totals = self._pool.run(observe.group_totals(), connection)
+            in_flight = self._pool.run(observe.in_flight(), connection)
         if group is not None and all(total.group != group for total in totals):
             raise NotFoundError(f"there is no group {group!r}")
         return beyond(limits or Limits(), gauges, totals, in_flight, group)
@@ -633,11 +634,11 @@ class Coordinator(_Base, Operations):
 
     def _execute(self, statement: Statement[T]) -> T:
         with self._pool.connection() as connection:
-            return execute(statement, connection, self.schema)
+            return self._pool.run(statement, connection)
 
     def _drive(self, flow: Flow[T]) -> T:
         with self._pool.connection() as connection:
-            return drive(flow, connection, self.schema)
+            return follow(flow, lambda statement: self._pool.run(statement, connection))
 
 
 class AsyncCoordinator(_Base, AsyncOperations):
@@ -940,11 +941,11 @@ class AsyncCoordinator(_Base, AsyncOperations):
 
     async def _execute(self, statement: Statement[T]) -> T:
         async with self._pool.connection() as connection:
-            return await aexecute(statement, connection, self.schema)
+            return await self._pool.run(statement, connection)
 
     async def _drive(self, flow: Flow[T]) -> T:
         async with self._pool.connection() as connection:
-            return await adrive(flow, connection, self.schema)
+            return await afollow(flow, lambda statement: self._pool.run(statement, connection))
 
 
 class _Peeked:

@@ -381,7 +381,9 @@ class AsyncRuntime:
                 self.settings.pool_timeout_s,
                 self.settings.connect_timeout_s,
                 f"coordinator handlers {self.client_id}"[:63],
-                prepare=self.settings.prepares,
+                prepare=self.settings.prepare,
+                pooled=self.settings.pooled,
+                for_handlers=True,
             )
         return self._handlers_pool
 

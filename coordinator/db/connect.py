@@ -5,20 +5,24 @@ import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import sql
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed, PoolTimeout
 
-from coordinator.db.drive import adrive, drive
+from coordinator.db.drive import adrive, aexecute, drive, execute
 from coordinator.db.dsn import conninfo
+from coordinator.db.exchange import arun_for_caller, run_for_caller
 from coordinator.db.pooler import pooler_found
 from coordinator.db.schema import protocol_checked
 from coordinator.db.translate import translated
 from coordinator.db.uninterrupted import uninterrupted
 from coordinator.errors import ClosedError, ConfigError, PoolExhaustedError, UnavailableError
+from coordinator.protocol.statement import Statement
+
+T = TypeVar("T")
 
 # A connection that worked this recently is lent without trying it.
 _TRUSTED_S = 1.0
@@ -76,8 +80,39 @@ def let_prepare(connection: psycopg.BaseConnection[Any], prepare: bool | None) -
     connection.prepare_threshold = _threshold(prepare)
 
 
+# What a role, a database or the server has for defaults must not break what callers ask of us; what the DSN says itself stays.
+# The limits are for large batches, topics with many partitions, and dedup keys in somebody's open transaction.
+_OURS = """
+select pg_catalog.set_config(s.name, w.value, false)
+from pg_catalog.pg_settings s
+join (values ('default_transaction_isolation', 'read committed'), ('default_transaction_read_only', 'off'),
+             ('statement_timeout', '60s'), ('lock_timeout', '30s'), ('idle_in_transaction_session_timeout', '5s'))
+     as w(name, value) on w.name = s.name
+where s.source <> 'client'
+"""
+_READ_ONLY = "25006"
+
+
+def _set_up(connection: psycopg.Connection[Any]) -> None:
+    connection.execute(_OURS)
+
+
+async def _aset_up(connection: psycopg.AsyncConnection[Any]) -> None:
+    await connection.execute(_OURS)
+
+
+def _became_standby(error: Exception, *, keeps_session: bool) -> bool:
+    """Tell a server that takes no writes any more: where our sessions are set to write, nothing else says read-only."""
+    return keeps_session and isinstance(error, psycopg.Error) and error.sqlstate == _READ_ONLY
+
+
 class Pool:
-    """Connections for publishing, administration or handlers, opened when first needed."""
+    """Connections for publishing and administration, or for handlers, opened when first needed.
+
+    Attributes:
+        keeps_session: Its sessions are set up for what callers ask of us, once, when they are made. Not for handlers, whose
+            transactions have no limits of ours; and not behind a pooler, where each transaction has to say it all.
+    """
 
     def __init__(
         self,
@@ -89,7 +124,13 @@ class Pool:
         application_name: str,
         *,
         prepare: bool | None = None,
+        pooled: bool | None = None,
+        for_handlers: bool = False,
     ) -> None:
+        """`prepare`, `pooled`: as in Settings, None for what is to be found out."""
+        self.keeps_session = False
+        self._for_handlers = for_handlers
+        self._pooled = pooled
         self._dsn = dsn
         self._schema = schema
         self._timeout_s = timeout_s
@@ -116,12 +157,15 @@ class Pool:
                 raise ClosedError(_CLOSED)
             with connect(self._dsn, self._connect_timeout_s, self._application_name) as connection:
                 drive(protocol_checked(self._schema), connection, self._schema)
-                if self._prepare is None:
-                    self._prepare = not drive(pooler_found(connection.info.backend_pid), connection, self._schema)
+                if self._pooled is None:
+                    self._pooled = drive(pooler_found(connection.info.backend_pid), connection, self._schema)
+            self.keeps_session = not (self._pooled or self._for_handlers)
             address, arguments = options(self._dsn, self._connect_timeout_s, self._application_name)
+            prepare = not self._pooled if self._prepare is None else self._prepare
             self._pool = ConnectionPool(
                 address,
-                kwargs={"autocommit": True, "prepare_threshold": _threshold(self._prepare), **arguments},
+                configure=_set_up if self.keeps_session else None,
+                kwargs={"autocommit": True, "prepare_threshold": _threshold(prepare), **arguments},
                 min_size=0,
                 max_size=self._size,
                 timeout=self._timeout_s,
@@ -137,8 +181,24 @@ class Pool:
             PoolExhaustedError: If all are in use and none became free in time.
             UnavailableError: If none could be opened in time.
         """
-        with self.lent() as lent, translated(lent):
-            yield lent
+        with self.lent() as lent:
+            try:
+                with translated(lent):
+                    yield lent
+            except (UnavailableError, psycopg.Error) as error:
+                standby = _became_standby(error, keeps_session=self.keeps_session)
+                if standby or isinstance(error, UnavailableError):
+                    # Also where it is open still: on a standby it would take no write ever after.
+                    lent.close()
+                if standby:
+                    raise UnavailableError(f"the server takes no writes: {error}") from error
+                raise
+
+    def run(self, statement: Statement[T], connection: psycopg.Connection[Any]) -> T:
+        """Run a statement that a caller waits for on a connection of `connection`, in a transaction of its own."""
+        if self.keeps_session:
+            return execute(statement, connection, self._schema)
+        return run_for_caller(statement, connection, self._schema)
 
     @contextlib.contextmanager
     def lent(self) -> Iterator[psycopg.Connection[Any]]:
@@ -199,7 +259,12 @@ class AsyncPool:
         application_name: str,
         *,
         prepare: bool | None = None,
+        pooled: bool | None = None,
+        for_handlers: bool = False,
     ) -> None:
+        self.keeps_session = False
+        self._for_handlers = for_handlers
+        self._pooled = pooled
         self._prepare = prepare
         self._dsn = dsn
         self._schema = schema
@@ -225,13 +290,15 @@ class AsyncPool:
                 raise ClosedError(_CLOSED)
             async with await aconnect(self._dsn, self._connect_timeout_s, self._application_name) as connection:
                 await adrive(protocol_checked(self._schema), connection, self._schema)
-                if self._prepare is None:
-                    found = await adrive(pooler_found(connection.info.backend_pid), connection, self._schema)
-                    self._prepare = not found
+                if self._pooled is None:
+                    self._pooled = await adrive(pooler_found(connection.info.backend_pid), connection, self._schema)
+            self.keeps_session = not (self._pooled or self._for_handlers)
             address, arguments = options(self._dsn, self._connect_timeout_s, self._application_name)
+            prepare = not self._pooled if self._prepare is None else self._prepare
             pool: AsyncConnectionPool[psycopg.AsyncConnection[Any]] = AsyncConnectionPool(
                 address,
-                kwargs={"autocommit": True, "prepare_threshold": _threshold(self._prepare), **arguments},
+                configure=_aset_up if self.keeps_session else None,
+                kwargs={"autocommit": True, "prepare_threshold": _threshold(prepare), **arguments},
                 min_size=0,
                 max_size=self._size,
                 timeout=self._timeout_s,
@@ -248,8 +315,22 @@ class AsyncPool:
     async def connection(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
         """`Pool.connection`."""
         async with self.lent() as lent:
-            with translated(lent):
-                yield lent
+            try:
+                with translated(lent):
+                    yield lent
+            except (UnavailableError, psycopg.Error) as error:
+                standby = _became_standby(error, keeps_session=self.keeps_session)
+                if standby or isinstance(error, UnavailableError):
+                    await lent.close()
+                if standby:
+                    raise UnavailableError(f"the server takes no writes: {error}") from error
+                raise
+
+    async def run(self, statement: Statement[T], connection: psycopg.AsyncConnection[Any]) -> T:
+        """`Pool.run`."""
+        if self.keeps_session:
+            return await aexecute(statement, connection, self._schema)
+        return await arun_for_caller(statement, connection, self._schema)
 
     @contextlib.asynccontextmanager
     async def lent(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:

@@ -23,11 +23,11 @@ T = TypeVar("T")
 _ADAPTERS = AdaptersMap(psycopg.adapters)
 
 
-class _Cursor(psycopg.Cursor[Row]):
+class PlainCursor(psycopg.Cursor[Row]):
     adapters = property(lambda _self: _ADAPTERS)
 
 
-class _AsyncCursor(psycopg.AsyncCursor[Row]):
+class AsyncPlainCursor(psycopg.AsyncCursor[Row]):
     adapters = property(lambda _self: _ADAPTERS)
 
 
@@ -76,7 +76,7 @@ async def afollow(flow: Flow[T], run: Callable[[Statement[Any]], Awaitable[Any]]
 def execute(statement: Statement[T], connection: psycopg.Connection[Any], schema: str) -> T:
     """Run one statement and return its parsed result."""
     try:
-        cursor = _Cursor(connection, row_factory=tuple_row)
+        cursor = PlainCursor(connection, row_factory=tuple_row)
         # Binary: the text of a time depends on the DateStyle of a role or database.
         cursor.execute(render(statement.text, schema), statement.parameters, binary=True)
         rows = cursor.fetchall() if cursor.description else []
@@ -93,7 +93,7 @@ def execute(statement: Statement[T], connection: psycopg.Connection[Any], schema
 async def aexecute(statement: Statement[T], connection: psycopg.AsyncConnection[Any], schema: str) -> T:
     """`execute` for an AsyncConnection."""
     try:
-        cursor = _AsyncCursor(connection, row_factory=tuple_row)
+        cursor = AsyncPlainCursor(connection, row_factory=tuple_row)
         await cursor.execute(render(statement.text, schema), statement.parameters, binary=True)
         rows = await cursor.fetchall() if cursor.description else []
     except UnicodeEncodeError as error:

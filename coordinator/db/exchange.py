@@ -15,8 +15,9 @@ from psycopg.adapt import AdaptersMap
 from psycopg.rows import tuple_row
 from psycopg.types.string import ByteaBinaryLoader
 
+from coordinator.db.drive import AsyncPlainCursor, PlainCursor
 from coordinator.db.translate import translate
-from coordinator.errors import UnavailableError
+from coordinator.errors import CoordinatorError, UnavailableError
 from coordinator.model import Due, Settled
 from coordinator.protocol import deliveries
 from coordinator.protocol.deliveries import ExchangeAnswer, ExchangeCall
@@ -45,12 +46,16 @@ class _AsyncRawCursor(psycopg.AsyncCursor[Row]):
 
 
 class Step(NamedTuple):
-    """One statement of a pipeline. `name`: under which its rows are read; empty where nobody reads them."""
+    """One statement of a pipeline. `name`: under which its rows are read; empty where nobody reads them.
+
+    binary: the form of its result. raw: that holds messages, whose times and ids stay as they came.
+    """
 
     text: str
     parameters: Sequence[object] | Mapping[str, object] = ()
     name: str = ""
     binary: bool = False
+    raw: bool = True
 
 
 # What the pipeline answered, by the names of its steps.
@@ -58,6 +63,7 @@ Rows = dict[str, list[Row]]
 
 _BEGIN = Step(deliveries.BEGIN)
 _LIMITS = Step(deliveries.LIMITS)
+_CALLERS_LIMITS = Step(deliveries.CALLERS_LIMITS)
 _COMMIT = Step(deliveries.COMMIT)
 
 
@@ -101,6 +107,17 @@ def alone_steps(statement: Statement[T]) -> list[Step]:
     return [_BEGIN, _LIMITS, Step(statement.text, statement.parameters, _ALONE), _COMMIT]
 
 
+def callers_steps(statement: Statement[T]) -> list[Step]:
+    """Return what is sent for a statement that a caller waits for, in a transaction of its own.
+
+    In one that says all about itself, and not on its own: the defaults of a role or database may be read-only, stricter
+    than READ COMMITTED, or limit a statement to less than a topic's creation takes. Binary: the text of a time depends on
+    the DateStyle of a role or database.
+    """
+    step = Step(statement.text, statement.parameters, _ALONE, binary=True, raw=False)
+    return [_BEGIN, _CALLERS_LIMITS, step, _COMMIT]
+
+
 def run(connection: psycopg.Connection[Any], schema: str, call: ExchangeCall) -> ExchangeAnswer:
     """Carry out one exchange on a connection in autocommit mode.
 
@@ -128,23 +145,28 @@ async def arun_alone(connection: psycopg.AsyncConnection[Any], schema: str, stat
     return statement.parse((await _asend(connection, schema, alone_steps(statement)))[_ALONE])
 
 
+def run_for_caller(statement: Statement[T], connection: psycopg.Connection[Any], schema: str) -> T:
+    """Run a statement that a caller waits for, on a session of which nothing is known; raises as `run`."""
+    return statement.parse(_send(connection, schema, callers_steps(statement))[_ALONE])
+
+
+async def arun_for_caller(statement: Statement[T], connection: psycopg.AsyncConnection[Any], schema: str) -> T:
+    """`run_for_caller` for an AsyncConnection."""
+    return statement.parse((await _asend(connection, schema, callers_steps(statement)))[_ALONE])
+
+
 def _send(connection: psycopg.Connection[Any], schema: str, steps: Sequence[Step]) -> Rows:
     cursors: dict[str, psycopg.Cursor[Row]] = {}
     try:
         with connection.pipeline():
             for step in steps:
-                cursor = (_RawCursor if step.binary else psycopg.Cursor[Row])(connection, row_factory=tuple_row)
+                kind = (_RawCursor if step.raw else PlainCursor) if step.binary else psycopg.Cursor[Row]
+                cursor = kind(connection, row_factory=tuple_row)
                 cursor.execute(render(step.text, schema), step.parameters, binary=step.binary)
                 cursors[step.name] = cursor
         return {name: cursor.fetchall() for name, cursor in cursors.items() if name}
     except psycopg.Error as error:
-        ours = _standby(error) or translate(error, connection)
-        if not isinstance(ours, UnavailableError):
-            # Ended for our own errors, too: a coordinator that is told MemberDeadError registers anew on the same connection.
-            try:
-                connection.rollback()
-            except psycopg.Error:
-                ours = UnavailableError(str(error).strip())
+        ours = after(error, connection)
         if ours is None:
             raise
         raise ours from error
@@ -155,23 +177,41 @@ async def _asend(connection: psycopg.AsyncConnection[Any], schema: str, steps: S
     try:
         async with connection.pipeline():
             for step in steps:
-                cursor = (_AsyncRawCursor if step.binary else psycopg.AsyncCursor[Row])(
-                    connection, row_factory=tuple_row
-                )
+                kind = (_AsyncRawCursor if step.raw else AsyncPlainCursor) if step.binary else psycopg.AsyncCursor[Row]
+                cursor = kind(connection, row_factory=tuple_row)
                 await cursor.execute(render(step.text, schema), step.parameters, binary=step.binary)
                 cursors[step.name] = cursor
         return {name: await cursor.fetchall() for name, cursor in cursors.items() if name}
     except psycopg.Error as error:
-        ours = _standby(error) or translate(error, connection)
-        if not isinstance(ours, UnavailableError):
-            # As in _send.
-            try:
-                await connection.rollback()
-            except psycopg.Error:
-                ours = UnavailableError(str(error).strip())
+        ours = await aafter(error, connection)
         if ours is None:
             raise
         raise ours from error
+
+
+def after(error: psycopg.Error, connection: psycopg.Connection[Any]) -> CoordinatorError | None:
+    """End the transaction in which a pipeline has failed; returns our error, None where psycopg's is to pass through."""
+    ours = _standby(error) or translate(error, connection)
+    if isinstance(ours, UnavailableError):
+        return ours
+    # Ended for our own errors, too: a coordinator that is told MemberDeadError registers anew on the same connection.
+    try:
+        connection.rollback()
+    except psycopg.Error:
+        return UnavailableError(str(error).strip())
+    return ours
+
+
+async def aafter(error: psycopg.Error, connection: psycopg.AsyncConnection[Any]) -> CoordinatorError | None:
+    """`after` for an AsyncConnection."""
+    ours = _standby(error) or translate(error, connection)
+    if isinstance(ours, UnavailableError):
+        return ours
+    try:
+        await connection.rollback()
+    except psycopg.Error:
+        return UnavailableError(str(error).strip())
+    return ours
 
 
 def _standby(error: psycopg.Error) -> UnavailableError | None:

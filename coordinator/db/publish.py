@@ -8,8 +8,10 @@ from psycopg import pq
 from psycopg.adapt import AdaptersMap
 
 from coordinator.db import arrays
+from coordinator.db.exchange import aafter, after
 from coordinator.db.translate import translate
 from coordinator.model import Published, Scheduled
+from coordinator.protocol import deliveries
 from coordinator.protocol.messages import PublishCall
 from coordinator.protocol.placeholder import render
 
@@ -105,6 +107,36 @@ async def arun(connection: psycopg.AsyncConnection[Any], schema: str, topic: str
             await cursor.fetchone()
     except psycopg.Error as error:
         raise _ours(error, connection) from error
+    return _batch(topic, cursor.pgresult)
+
+
+def run_alone(connection: psycopg.Connection[Any], schema: str, topic: str, call: PublishCall) -> PublishedBatch:
+    """Publish in a transaction of its own, on a connection in autocommit mode; one round trip."""
+    cursor = _Cursor(connection)
+    try:
+        with connection.pipeline():
+            connection.execute(deliveries.BEGIN)
+            connection.execute(render(deliveries.CALLERS_LIMITS, schema))
+            cursor.execute(render(call.text, schema), call.parameters, binary=True)
+            connection.execute(deliveries.COMMIT)
+    except psycopg.Error as error:
+        raise (after(error, connection) or error) from error
+    return _batch(topic, cursor.pgresult)
+
+
+async def arun_alone(
+    connection: psycopg.AsyncConnection[Any], schema: str, topic: str, call: PublishCall
+) -> PublishedBatch:
+    """`run_alone` for an AsyncConnection."""
+    cursor = _AsyncCursor(connection)
+    try:
+        async with connection.pipeline():
+            await connection.execute(deliveries.BEGIN)
+            await connection.execute(render(deliveries.CALLERS_LIMITS, schema))
+            await cursor.execute(render(call.text, schema), call.parameters, binary=True)
+            await connection.execute(deliveries.COMMIT)
+    except psycopg.Error as error:
+        raise (await aafter(error, connection) or error) from error
     return _batch(topic, cursor.pgresult)
 
 

@@ -38,9 +38,9 @@ class AsyncProducer:
         """`Producer.publish_many`."""
         batch = outgoing(messages)
         if connection is not None:
-            return await self._run(acallers(connection), topic, batch, wake, on_duplicate)
+            return await self._run(acallers(connection), topic, batch, wake, on_duplicate, ours=False)
         async with self._pool.connection() as own:
-            return await self._run(own, topic, batch, wake, on_duplicate)
+            return await self._run(own, topic, batch, wake, on_duplicate, ours=True)
 
     async def _run(
         self,
@@ -49,12 +49,16 @@ class AsyncProducer:
         batch: list[Outgoing],
         wake: bool,
         on_duplicate: OnDuplicate,
+        *,
+        ours: bool,
     ) -> PublishedBatch:
         limit = self._limits.get(topic, time.monotonic())
         if limit is None:
-            limit = await aexecute(max_message_bytes(topic), connection, self._schema)
+            look = max_message_bytes(topic)
+            limit = await (self._pool.run(look, connection) if ours else aexecute(look, connection, self._schema))
             self._limits.note(topic, limit, time.monotonic())
         sent = publish_call(topic, batch, wake=wake, codec=self._codec, limit_bytes=limit, on_duplicate=on_duplicate)
-        published = await publish.arun(connection, self._schema, topic, sent)
+        run = publish.arun if self._pool.keeps_session or not ours else publish.arun_alone
+        published = await run(connection, self._schema, topic, sent)
         METER.published(topic, len(batch))
         return published

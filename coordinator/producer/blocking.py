@@ -48,9 +48,9 @@ class Producer:
         """
         batch = outgoing(messages)
         if connection is not None:
-            return self._run(callers(connection), topic, batch, wake, on_duplicate)
+            return self._run(callers(connection), topic, batch, wake, on_duplicate, ours=False)
         with self._pool.connection() as own:
-            return self._run(own, topic, batch, wake, on_duplicate)
+            return self._run(own, topic, batch, wake, on_duplicate, ours=True)
 
     def _run(
         self,
@@ -59,12 +59,16 @@ class Producer:
         batch: list[Outgoing],
         wake: bool,
         on_duplicate: OnDuplicate,
+        *,
+        ours: bool,
     ) -> PublishedBatch:
         limit = self._limits.get(topic, time.monotonic())
         if limit is None:
-            limit = execute(max_message_bytes(topic), connection, self._schema)
+            look = max_message_bytes(topic)
+            limit = self._pool.run(look, connection) if ours else execute(look, connection, self._schema)
             self._limits.note(topic, limit, time.monotonic())
         sent = publish_call(topic, batch, wake=wake, codec=self._codec, limit_bytes=limit, on_duplicate=on_duplicate)
-        published = publish.run(connection, self._schema, topic, sent)
+        run = publish.run if self._pool.keeps_session or not ours else publish.run_alone
+        published = run(connection, self._schema, topic, sent)
         METER.published(topic, len(batch))
         return published

@@ -14,6 +14,8 @@ from coordinator.protocol.text import array, quoted_array
 BEGIN = "begin isolation level read committed read write"
 COMMIT = "commit"
 LIMITS = "select coordinator.limit_session()"
+# For what a caller waits for: a large batch, a topic with many partitions, a dedup key in somebody's open transaction.
+CALLERS_LIMITS = "select coordinator.limit_session(60000, 30000, 5000)"
 EXCHANGE = (
     "select e.ord, e.status, e.seq, e.committed, e.hwm, e.high, e.holes, e.refused, e.refusal "
     "from coordinator.exchange(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s) e"
