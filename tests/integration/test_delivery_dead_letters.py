@@ -168,7 +168,16 @@ def test_dead_letter__process_killed_while_it_is_stored__one_outcome(shell, dsn,
     for value in range(2):
         shell.app.publish(TOPIC, value, partition=0)
     settings = {"lease_s": 1.0, "heartbeat_s": 0.2, "self_fence_margin_s": 0.2}
-    task = Task(dsn, TOPIC, GROUP, mode="subscribe", raise_on=[0], settings=settings, options={"max_attempts": 1})
+    task = Task(
+        dsn,
+        TOPIC,
+        GROUP,
+        mode="subscribe",
+        shell=shell.kind,
+        raise_on=[0],
+        settings=settings,
+        options={"max_attempts": 1},
+    )
     with Process(task, tmp_path) as victim:
         wait_until(lambda: victim.events("failed"))
         time.sleep(0.4)

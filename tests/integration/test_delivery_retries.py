@@ -79,7 +79,15 @@ def test_retry__delay_durable__survives_a_takeover_uncharged(make_shell, dsn, tm
         shell.app.publish(TOPIC, value, partition=0)
     settings = {"lease_s": 1.0, "heartbeat_s": 0.2, "self_fence_margin_s": 0.2, "membership_poll_s": 0.2}
     task = Task(
-        dsn, TOPIC, GROUP, mode="subscribe", raise_on=[0], freeze_after=1, settings=settings, options={"retry": [3.0]}
+        dsn,
+        TOPIC,
+        GROUP,
+        mode="subscribe",
+        shell=shell.kind,
+        raise_on=[0],
+        freeze_after=1,
+        settings=settings,
+        options={"retry": [3.0]},
     )
     with Process(task, tmp_path) as victim:
         wait_until(lambda: victim.events("frozen") and parked(dsn))
@@ -361,7 +369,9 @@ def test_nack__between_acks_then_killed__only_it_comes_again(shell, dsn, tmp_pat
     for value in range(5):
         shell.app.publish(TOPIC, value, partition=0)
     settings = {"lease_s": 1.0, "heartbeat_s": 0.2, "self_fence_margin_s": 0.2}
-    task = Task(dsn, TOPIC, GROUP, mode="subscribe", raise_on=[2], settings=settings, options={"retry": [1.5]})
+    task = Task(
+        dsn, TOPIC, GROUP, mode="subscribe", shell=shell.kind, raise_on=[2], settings=settings, options={"retry": [1.5]}
+    )
     with Process(task, tmp_path) as victim:
         wait_until(lambda: committed(dsn).get(0) == 5)
         victim.kill()

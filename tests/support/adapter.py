@@ -25,10 +25,12 @@ class Shell(Protocol):
     """What a test of delivery asks of a shell.
 
     Attributes:
+        kind: "threads" or "asyncio", as Task.shell has it.
         app: Publishes and administers; always the blocking face.
         engine: Of the coordinator that runs, for bounds on what it holds.
     """
 
+    kind: str
     app: Coordinator
 
     @property
@@ -50,6 +52,8 @@ class Shell(Protocol):
 
 class Threads:
     """The shell in threads, as `Coordinator.run` wires it, without the wait for signals."""
+
+    kind = "threads"
 
     def __init__(self, dsn: str, client_id: str = "test", **settings: Any) -> None:
         self.app = Coordinator(dsn, client_id=client_id, settings=short(**settings))

@@ -29,6 +29,8 @@ _LIMIT_S = 60.0
 class Asyncio:
     """The shell in asyncio, as `AsyncCoordinator.run` wires it. Handlers that are no coroutine functions run in threads."""
 
+    kind = "asyncio"
+
     def __init__(self, dsn: str, client_id: str = "test", **settings: Any) -> None:
         self.app = Coordinator(dsn, client_id=client_id, settings=short(**settings))
         self._registrations: list[Registration] = []
