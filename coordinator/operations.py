@@ -188,7 +188,7 @@ class Operations:
         Raises:
             NotFoundError: No such topic.
             ConflictError: It is in use (live members, messages unsettled or scheduled) and `force` is not given; or an open
-                transaction has published to it.
+                transaction has scheduled a message.
         """
         return self._drive(protocol.delete_topic(topic, force=force, reason=reason))
 

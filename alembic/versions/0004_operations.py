@@ -57,6 +57,7 @@ alter table coordinator.targets drop column assigned_at;
 """
 
 GROUPS_UP = """
+alter table coordinator.targets drop constraint targets_group_id_topic_id_partition_fkey;
 create table coordinator.pauses (
     group_id int not null,
     topic_id int not null,
@@ -121,11 +122,16 @@ drop function coordinator.in_log(coordinator.topics, int, bigint);
 drop function coordinator.skip(text, text, int, bigint, boolean, boolean, text);
 drop function coordinator.delete_group(text, boolean, text);
 drop function coordinator.delete_topic(text, boolean, text);
+drop function coordinator.drop_remains();
 drop function coordinator.add_partitions(text, int, text);
 drop function coordinator.alter_topic(text, jsonb, text);
 drop function coordinator.cancel_scheduled(text, bigint[]);
 drop function coordinator.oldest_unsettled(text);
 drop function coordinator.first_rows(int, int[], bigint[], bigint[]);
+delete from coordinator.targets t
+where not exists (select from coordinator.claims c
+                  where c.group_id = t.group_id and c.topic_id = t.topic_id and c.partition = t.partition);
+alter table coordinator.targets add foreign key (group_id, topic_id, partition) references coordinator.claims on delete cascade;
 drop table coordinator.pauses, coordinator.past_failures, coordinator.audit;
 """
 

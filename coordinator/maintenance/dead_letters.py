@@ -9,6 +9,7 @@ from coordinator.db.exchange import run_alone
 from coordinator.observe import events
 from coordinator.observe.logs import said
 from coordinator.protocol.dead_letters import trim_dead_letters
+from coordinator.protocol.operations import drop_remains
 
 log = logging.getLogger(__name__)
 
@@ -19,6 +20,8 @@ TRIM_EVERY_S = 60.0
 def trim(connection: psycopg.Connection[Any], schema: str) -> int:
     """Drop what is over the bounds, what died first first, in transactions of a thousand per group; return how many.
 
+    By the way, what is left of deleted topics.
+
     Args:
         connection: In autocommit mode, outside of any transaction.
         schema: Where the schema is installed.
@@ -27,6 +30,7 @@ def trim(connection: psycopg.Connection[Any], schema: str) -> int:
         UnavailableError: The connection is gone.
         psycopg.Error: What the database refused; what was dropped before stays dropped, and counted.
     """
+    run_alone(connection, schema, drop_remains())
     dropped = 0
     while some := run_alone(connection, schema, trim_dead_letters()):
         dropped += some

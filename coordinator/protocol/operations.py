@@ -112,13 +112,26 @@ def delete_group(group: str, *, force: bool, reason: str | None) -> Flow[Deleted
 
 
 def delete_topic(topic: str, *, force: bool, reason: str | None) -> Flow[DeletedTopic]:
-    return in_transaction(
+    deleted = yield from in_transaction(
         Statement(
             "delete_topic",
             "select d.groups, d.members, d.unsettled, d.scheduled from coordinator.delete_topic(%s, %s, %s) d",
             (topic, force, reason),
             lambda rows: DeletedTopic(tuple(rows[0][0]), *rows[0][1:]),
         )
+    )
+    # What a publisher still holds goes later, with maintenance.
+    yield from in_transaction(drop_remains())
+    return deleted
+
+
+def drop_remains() -> Statement[list[str]]:
+    """Drop tables and sequences of deleted topics; returns those that somebody still holds."""
+    return Statement(
+        "drop_remains",
+        "select d.remains, d.dropped from coordinator.drop_remains() d",
+        (),
+        lambda rows: [name for name, dropped in rows if not dropped],
     )
 
 

@@ -123,6 +123,8 @@ create table coordinator.claims (
     foreign key (group_id, topic_id) references coordinator.group_topics on delete cascade
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
+-- No foreign key to claims: its check would wait, with the group's row held, for a claim of which reap holds the row and waits
+-- for the group.
 create table coordinator.targets (
     group_id int not null,
     topic_id int not null,
@@ -130,8 +132,7 @@ create table coordinator.targets (
     coordinator uuid not null,
     -- Since when: a claim that is not handed over by then is taken from its owner by force.
     assigned_at timestamptz not null default clock_timestamp(),
-    primary key (group_id, topic_id, partition),
-    foreign key (group_id, topic_id, partition) references coordinator.claims on delete cascade
+    primary key (group_id, topic_id, partition)
 ) with (fillfactor = 70);
 
 -- No foreign key: its check would cost as much as the insert, and the fence holds the claim's row already.

@@ -434,3 +434,121 @@ def test_skip__while_the_message_is_acked_in_a_transaction__finds_it_settled(gro
     # Nothing of the refused skip stays: the ack is still to be folded, and the owner is the owner.
     assert group.db.observer.one("select count(*) from coordinator.acks") == 1
     assert member.exchange(want=1) == "ok"
+
+
+# ---- lock order: groups before claims, and what foreign keys take
+
+
+def test_reap__while_a_group_is_being_changed__holds_none_of_its_claims(group):
+    """It once took the claims first, and waited for the group with them: whoever waits for a claim under the group deadlocked."""
+    member = group.member()
+    member.exchange(want=1)
+    group.db.observer.run(
+        "update coordinator.coordinators c set lease_s = 1, lease_until = coordinator.now_() - interval '1 s'"
+    )
+    changing = group.db.session().begin()
+    changing.run("select 1 from coordinator.groups g where g.group_id = %s for no key update", group.id)
+    reap = group.db.session().start("select coordinator.reap(10)")
+    assert reap.result() == [([],)]
+    changing.run("select 1 from coordinator.claims c for update nowait")
+    changing.commit()
+    assert group.db.observer.one("select coordinator.reap(10)") == [member.id]
+
+
+def test_store_plan__while_a_claim_is_being_taken__does_not_wait_for_it(group):
+    member = group.member()
+    taking = group.db.session().begin()
+    taking.run("select 1 from coordinator.claims c for update")
+    version = group.db.observer.one("select g.version from coordinator.groups g")
+    plan = group.db.session().start(
+        "select coordinator.store_plan(%s, %s, %s, %s, %s)",
+        group.id, version, [group.db.topic_id], [0], [member.id],
+    )  # fmt: skip
+    assert plan.result() == [(True,)]
+    taking.commit()
+
+
+def test_delete_group__while_an_exchange_buries_a_message__waits_for_it_and_is_waited_for_by_nobody(group):
+    """A dead letter takes KEY SHARE of its group: a deletion that held the row FOR UPDATE deadlocked with it."""
+    member = group.member()
+    member.exchange(want=4)
+    member.session.begin()
+    member.exchange(settled="{[0,1)}")
+    session = group.db.session()
+    deletion = session.start("select d.claims from coordinator.delete_group(%s, true) d", GROUP)
+    wait_until(lambda: waits(group.db, session))
+    assert member.bury(1) == "ok"
+    member.session.commit()
+    assert deletion.result() == [(2,)]
+    assert group.offsets("dead_letters") == []
+
+
+def test_join__while_its_group_is_being_deleted__makes_it_anew(group):
+    deleting = group.db.session().begin()
+    deleting.run("select * from coordinator.delete_group(%s)", GROUP)
+    session = group.db.session()
+    joining = session.start("select j.group_id from coordinator.join_group(null, %s, array['t']) j", GROUP)
+    wait_until(lambda: waits(group.db, session))
+    deleting.commit()
+    ((made,),) = joining.result()
+    assert made is not None
+    assert made != group.id
+
+
+def test_join__while_partitions_are_added__reads_them_too(group):
+    adding = group.db.session().begin()
+    adding.run("select coordinator.add_partitions('t', 5)")
+    session = group.db.session()
+    joining = session.start("select j.group_id from coordinator.join_group(null, 'second', array['t']) j")
+    wait_until(lambda: waits(group.db, session))
+    adding.commit()
+    ((made,),) = joining.result()
+    assert group.db.observer.one("select count(*) from coordinator.claims c where c.group_id = %s", made) == 5
+
+
+def test_add_partitions__while_a_group_is_being_made__is_read_by_it(group):
+    joining = group.db.session().begin()
+    ((made,),) = joining.run("select j.group_id from coordinator.join_group(null, 'second', array['t']) j")
+    session = group.db.session()
+    adding = session.start("select coordinator.add_partitions('t', 5)")
+    wait_until(lambda: waits(group.db, session))
+    joining.commit()
+    assert adding.result() == [(3,)]
+    assert group.db.observer.one("select count(*) from coordinator.claims c where c.group_id = %s", made) == 5
+
+
+def test_rotation__while_partitions_are_added__bounds_the_new_ones_as_well(group):
+    """Bounds without the new partition said that the segment holds none of its messages: they were never read."""
+    segment = group.db.observer.one("select coordinator.add_segment('t')")
+    adding = group.db.session().begin()
+    adding.run("select coordinator.add_partitions('t', 3)")
+    session = group.db.session()
+    opening = session.start("select coordinator.open_segment('t', %s)", segment)
+    wait_until(lambda: waits(group.db, session))
+    adding.commit()
+    opening.result()
+    assert group.db.observer.one("select cardinality(s.ceilings) from coordinator.segments s where s.segment = 1") == 3
+
+
+def test_publish__in_a_snapshot_from_before_partitions_were_added__goes_to_one_that_is_there(group):
+    publisher = group.db.session().begin("repeatable read")
+    publisher.run("select 1 from coordinator.topics")
+    group.db.observer.run("select coordinator.add_partitions('t', 64)")
+    rows = publisher.run("select p.partition from generate_series(1, 50) n, coordinator.publish('t', '1', n::text) p")
+    publisher.commit()
+    assert {partition for (partition,) in rows} == {0, 1}
+    rows = group.db.observer.run(
+        "select p.partition from generate_series(1, 50) n, coordinator.publish('t', '1', n::text) p"
+    )
+    assert max(partition for (partition,) in rows) > 1
+
+
+def test_delete_topic__a_publisher_is_open__its_table_goes_when_it_has_ended(group):
+    publisher = group.db.session().begin()
+    publisher.publish()
+    group.db.observer.run("select * from coordinator.delete_topic('t', true)")
+    assert (False,) in group.db.observer.run("select d.dropped from coordinator.drop_remains() d")
+    raises("KG003", publisher.publish)
+    publisher.rollback()
+    group.db.observer.run("select * from coordinator.drop_remains()")
+    assert group.db.observer.run("select * from coordinator.drop_remains()") == []

@@ -11,13 +11,13 @@ GROUP = "billing"
 class Member:
     """One coordinator of the group on a session of its own, with one partition of topic `t`."""
 
-    def __init__(self, group, session=None, partition=0):
+    def __init__(self, group, session=None, partition=0, lease_s=60):
         self.group = group
         self.db = group.db
         self.session = session or self.db.session()
         self.id = uuid.uuid4()
         self.partition = partition
-        self.session.run("select coordinator.register(%s, 'c', 'h', 1, 60)", self.id)
+        self.session.run("select coordinator.register(%s, 'c', 'h', 1, %s)", self.id, lease_s)
         self.session.run("select * from coordinator.join_group(%s, %s, array['t'])", self.id, GROUP)
         self.claim()
 
@@ -57,11 +57,37 @@ class Member:
             "crashes": 0, "guard": False,
         }])  # fmt: skip
 
-    def ack_call(self, offset, replay=0):
+    def ack_call(self, offset, replay=0, *, partition=None, epoch=None):
         return (
             "select coordinator.ack(%s, %s, %s, %s, %s, %s, %s)",
-            self.id, self.group.id, self.db.topic_id, self.partition, self.epoch, [offset], [replay],
+            self.id, self.group.id, self.db.topic_id, self.partition if partition is None else partition,
+            self.epoch if epoch is None else epoch, [offset], [replay],
         )  # fmt: skip
+
+    # ---- of many partitions; rows begin with partition, epoch, seq, hwm
+
+    def exchange_many(self, rows, *, settled=None, want=0, hard=()):
+        return (
+            "select e.status, e.seq, e.committed, e.hwm from coordinator.exchange(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb) e",
+            self.id, *self._arrays(rows), [row[2] for row in rows], [row[3] for row in rows], settled or ["{}"] * len(rows),
+            [want] * len(rows), json.dumps(list(hard)) if hard else None,
+        )  # fmt: skip
+
+    def release_call(self, rows):
+        return ("select coordinator.release(%s, %s, %s, %s, %s)", self.id, *self._arrays(rows))
+
+    def _arrays(self, rows):
+        count = len(rows)
+        return [self.group.id] * count, [self.db.topic_id] * count, [row[0] for row in rows], [row[1] for row in rows]
+
+    @staticmethod
+    def entry(place, kind, offset):
+        """One line that is more than an ack."""
+        line = {"o": place, "k": kind, "offset": offset, "key": "k", "error": {"error": "e"}}
+        more = {"delay_s": 0, "running": False} if kind == "retry" else {
+            "reason": "attempts", "attempts": 5, "crashes": 0, "guard": True,
+        }  # fmt: skip
+        return line | more
 
 
 class TestedGroup:
@@ -79,9 +105,9 @@ class TestedGroup:
     def member(self, partition=0):
         return Member(self, partition=partition)
 
-    def newest(self, partition=0):
+    def newest(self, partition=0, session=None):
         """epoch, committed, hwm, done of the newest progress."""
-        return self.db.observer.one(
+        return (session or self.db.observer).one(
             "select p.epoch, p.committed, p.hwm, p.done::text from coordinator.progress p "
             "where (p.group_id, p.topic_id, p.partition) = (%s, %s, %s) order by p.seq desc limit 1",
             self.id, self.db.topic_id, partition,

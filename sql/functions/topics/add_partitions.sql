@@ -5,7 +5,7 @@ as $$
 -- Raises the count of a topic's partitions to p_partitions. New messages of a key may go to another partition than its old ones
 -- from now on. Every group reads the new partitions from their first offset (R11), as paused as all that it reads of the topic.
 -- Returns: how many were added. Raises: KG003 no such topic; KG005 over 1024; KG004 it has more already; KG007.
--- Locks: advisory topics and rotation; the topics row FOR UPDATE; groups rows NO KEY UPDATE.
+-- Locks: advisory topics and rotation; the topics row NO KEY UPDATE; groups rows NO KEY UPDATE.
 -- Race: a rotation writes down the bounds of all sequences, so one must not happen between. A group that begins to read the
 -- topic holds its row FOR SHARE: it is either waited for, and found, or sees the new count.
 -- A publisher that has read the old count goes on by it, until its transaction's snapshot ends: partitions do not go away.
@@ -24,7 +24,7 @@ begin
         raise exception using errcode = 'KG003', message = format('there is no topic %L', p_topic);
     end if;
     perform pg_advisory_xact_lock(hashtextextended('coordinator.rotation/' || v_topic.topic_id, 0));
-    select t.* into v_topic from coordinator.topics t where t.topic_id = v_topic.topic_id for update;
+    select t.* into v_topic from coordinator.topics t where t.topic_id = v_topic.topic_id for no key update;
     if v_topic.partitions > p_partitions then
         raise exception using errcode = 'KG004', message = format(
             'topic %L has %s partitions, which cannot become fewer; wanted %s', p_topic, v_topic.partitions, p_partitions);

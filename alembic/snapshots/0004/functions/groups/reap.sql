@@ -9,11 +9,12 @@ as $$
 -- p_lost: {coordinator: pid} of sessions that the caller has seen without their lock for two seconds (lost_sessions). One that has
 -- been announced anew meanwhile, under another pid, is left alone.
 -- Returns: the ids declared dead.
--- Locks: coordinator rows FOR UPDATE, then their claims FOR UPDATE in key order, both SKIP LOCKED; one whose claims are not all
--- to be had (a transactional ack is under way) is left for the next time; then group rows in order of their ids.
+-- Locks: coordinator rows FOR UPDATE, then the rows of their groups, then their claims FOR UPDATE in key order, all SKIP LOCKED; one
+-- whose groups and claims are not all to be had (somebody joins, a transactional ack is under way) is left for the next time.
 -- Race: a claim holds its coordinator's row FOR KEY SHARE, so a coordinator can't be declared dead while it claims.
 declare
     v_candidate uuid;
+    v_groups int[];
     v_dead uuid[] := '{}';
     v_lost uuid[] := array(select l.coordinator from coordinator.lost_sessions() l
                            where p_lost <> '{}' and l.session_pid::text = p_lost ->> l.coordinator::text);
@@ -29,6 +30,13 @@ begin
         order by c.coordinator
         for update skip locked
     loop
+        -- Before the claims, in the order of all others; a group that somebody is changing is left for the next time.
+        v_groups := array(select g.group_id from coordinator.groups g
+                          where exists (select from coordinator.members m
+                                        where m.group_id = g.group_id and m.coordinator = v_candidate)
+                          order by g.group_id for no key update skip locked);
+        continue when exists (select from coordinator.members m
+                              where m.coordinator = v_candidate and m.group_id <> all (v_groups));
         if coordinator.charge_crash(v_candidate, case when v_candidate = any (v_lost) then interval '2 seconds' else '0' end) then
             v_dead := v_dead || v_candidate;
         end if;

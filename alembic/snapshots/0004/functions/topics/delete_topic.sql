@@ -9,22 +9,19 @@ create or replace function coordinator.delete_topic(
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
-set quote_all_identifiers = off
 set lock_timeout = '5s'
 as $$
 -- Deletes a topic for good: its messages, what waits for its time, its dedup keys, and what groups have of it, dead letters too.
 -- Returns: which groups read it, how many of their members live, how many messages they had not settled (an upper bound), and
 -- how many waited for their time.
 -- Raises: KG003 no such topic; KG004 members are live, or messages unsettled or scheduled, and p_force is not given; KG004 a
--- claim's row, or the topic's table by an open transaction that has published, is held for longer than five seconds; KG007.
--- Locks: advisory topics and rotation; the topics row FOR UPDATE, so that no group begins to read it; groups rows; claims; then
--- the table ACCESS EXCLUSIVE, which waits for open publishers and holds up the others. dedup rows only after it, SKIP LOCKED:
--- a publisher holds its key while it waits for the table, and is rolled back with it.
+-- claim's row, or the topic's by an open transaction that has scheduled a message, is held for longer than five seconds; KG007.
+-- Locks: advisory topics and rotation; the topics row NO KEY UPDATE, so that no group begins to read it; groups rows; claims;
+-- dedup rows SKIP LOCKED. Not the table: a publisher holds the lock of a sequence while it waits for the table, or the other way
+-- round, so whoever takes both deadlocks with one. What nobody sees any more is dropped by drop_remains, when it is free.
 declare
     v_topic coordinator.topics;
     v_claim record;
-    v_sequence regclass;
-    v_table regclass;
 begin
     perform coordinator.require_read_committed('delete_topic');
     perform pg_advisory_xact_lock(hashtextextended('coordinator.topics', 0));
@@ -33,7 +30,7 @@ begin
         raise exception using errcode = 'KG003', message = format('there is no topic %L', p_topic);
     end if;
     perform pg_advisory_xact_lock(hashtextextended('coordinator.rotation/' || v_topic.topic_id, 0));
-    select t.* into v_topic from coordinator.topics t where t.topic_id = v_topic.topic_id for update;
+    select t.* into v_topic from coordinator.topics t where t.topic_id = v_topic.topic_id for no key update;
     perform 1 from coordinator.groups g
     where exists (select from coordinator.group_topics s where s.group_id = g.group_id and s.topic_id = v_topic.topic_id)
     order by g.group_id
@@ -59,7 +56,6 @@ begin
     loop
         perform coordinator.lock_claim(v_claim.group_id, v_claim.name, v_topic.topic_id, p_topic, v_claim.partition);
     end loop;
-    execute format('lock table %s in access exclusive mode', v_topic.messages);
     delete from coordinator.acks a where a.topic_id = v_topic.topic_id;
     delete from coordinator.retries r where r.topic_id = v_topic.topic_id;
     delete from coordinator.crashes x where x.topic_id = v_topic.topic_id;
@@ -67,32 +63,20 @@ begin
     delete from coordinator.skips s where s.topic_id = v_topic.topic_id;
     delete from coordinator.past_failures f where f.topic_id = v_topic.topic_id;
     delete from coordinator.progress p where p.topic_id = v_topic.topic_id;
+    delete from coordinator.targets w where w.topic_id = v_topic.topic_id;
     update coordinator.groups g set version = g.version + 1 where g.name = any (groups);
     update coordinator.members m set topic_ids = array_remove(m.topic_ids, v_topic.topic_id)
     where v_topic.topic_id = any (m.topic_ids);
     delete from coordinator.group_topics s where s.topic_id = v_topic.topic_id;
     delete from coordinator.dedup d
     where d.ctid = any (array(select e.ctid from coordinator.dedup e where e.topic_id = v_topic.topic_id for update skip locked));
-    -- A segment that was detached, and is not dropped yet, is a table of its own.
-    for v_table in
-        select x.name from coordinator.segments s
-        cross join lateral (select coordinator.segment_table(v_topic, s.segment) as name) x
-        where s.topic_id = v_topic.topic_id and x.name is not null
-          and not exists (select from pg_inherits i where i.inhrelid = x.name)
-    loop
-        execute format('drop table %s', v_table);
-    end loop;
     delete from coordinator.topics t where t.topic_id = v_topic.topic_id;
-    execute format('drop table %s', v_topic.messages);
-    foreach v_sequence in array v_topic.offset_sequences || v_topic.segment_sequence loop
-        execute format('drop sequence %s', v_sequence);
-    end loop;
     perform coordinator.record('delete topic', null, null, p_topic, v_topic.topic_id, p_reason => p_reason,
         p_detail => jsonb_build_object('groups', groups, 'members', members, 'unsettled', unsettled, 'scheduled', scheduled));
     perform pg_notify('coordinator.groups', '');
 exception when lock_not_available then
     raise exception using errcode = 'KG004', message = format(
-        'topic %L is held by an open transaction that has published to it, or by its maintenance', p_topic),
+        'topic %L is held by an open transaction that has scheduled a message, or by its maintenance', p_topic),
         hint = 'Try again when it has ended; pg_stat_activity shows who has been in a transaction for long.';
 end
 $$;
