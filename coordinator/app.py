@@ -461,7 +461,7 @@ class Coordinator(_Base, Operations):
                 time.sleep(_LOOK_S)
             clean = workers.stop(at_once=lambda: len(signals) > 1)
         if workers.left_count:
-            log.warning("handlers.left", extra={"count": workers.left_count})
+            log.warning(events.HANDLERS_LEFT, extra={"count": workers.left_count})
         runtime.check()
         return 0 if clean else 1
 
@@ -840,7 +840,7 @@ class AsyncCoordinator(_Base, AsyncOperations):
                 await uninterrupted(workers.stop(at_once=lambda: True))
                 raise
         if workers.left_count:
-            log.warning("handlers.left", extra={"count": workers.left_count})
+            log.warning(events.HANDLERS_LEFT, extra={"count": workers.left_count})
         runtime.check()
         return 0 if clean else 1
 

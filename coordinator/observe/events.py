@@ -28,6 +28,8 @@ DEAD_LETTERS_DROPPED = "dead_letters.dropped"
 HANDLER_SLOW = "handler.slow"
 HOOK_FAILED = "hook.failed"
 HANDLER_FAILED = "handler.failed"
+# A stop did not wait for them any longer; what they had is given back.
+HANDLERS_LEFT = "handlers.left"
 # A background loop was ended by an error, and begins again with nothing remembered.
 LOOP_RESTARTED = "loop.restarted"
 LOOP_FAILED = "loop.failed"

@@ -20,6 +20,7 @@ log = logging.getLogger("coordinator")
 _PATIENCE_S = 10.0
 _MAX_REQUESTS = 16
 _MAX_PATH_CHARS = 2000
+_LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +79,21 @@ class _Threading(ThreadingHTTPServer):
     def __init__(self, host: str, port: int, routes: Mapping[str, Route]) -> None:
         self.routes = routes
         self.room = threading.BoundedSemaphore(_MAX_REQUESTS)
+        self.local = host in _LOCAL_NAMES
         if ":" in host:
             self.address_family = socket.AF_INET6
         super().__init__((host, port), _Handler)
+
+    def knows(self, host: str) -> bool:
+        """Tell whether a request means this server.
+
+        A page in a browser of this machine may be made to believe that its own name leads here (DNS rebinding), and would
+        read what is meant for those at this machine alone. Where others are served anyway, any name will do.
+        """
+        if not self.local:
+            return True
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+        return name.strip("[]").lower() in _LOCAL_NAMES
 
     def server_bind(self) -> None:
         # Not HTTPServer's, which asks the resolver for this machine's name: seconds, where there is none.
@@ -119,6 +132,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(response.body)
 
     def _response(self) -> Response:
+        if not self.server.knows(self.headers.get("Host", "")):
+            return plain(HTTPStatus.FORBIDDEN, "this port is served under another name")
         parts = urlsplit(self.path[:_MAX_PATH_CHARS])
         # Split before decoding: an encoded slash belongs to a name.
         first, *rest = [unquote(part) for part in parts.path.strip("/").split("/")]

@@ -129,6 +129,14 @@ def test_server__what_it_does_not_have__is_refused(app, serving):
     assert get(port, "/static/../app.py").status == 404
 
 
+def test_server__on_this_machine_alone__is_not_known_by_another_name(app, serving):
+    port = serving()
+    assert get(port, "/", headers={"Host": "evil.example"}).status == 403
+    assert get(port, "/", headers={"Host": f"evil.example:{port}"}).status == 403
+    assert get(port, "/livez", headers={"Host": f"localhost:{port}"}).status == 200
+    assert get(port, "/livez", headers={"Host": "127.0.0.1"}).status == 200
+
+
 def test_port__taken__is_told(app, serving):
     port = serving()
     with pytest.raises(ConfigError, match=str(port)):
