@@ -299,9 +299,11 @@ class AsyncRuntime:
         Nothing is awaited once messages were taken: a cancelled call has taken none.
         """
         await self._turn()
-        taken = self.engine.take(subscriptions, max_count, time.monotonic())
+        now_s = time.monotonic()
+        taken = self.engine.take(subscriptions, max_count, now_s)
         if taken:
-            self.counting.taken(taken)
+            if now_s >= self.counting.sample_at_s:
+                self.counting.taken(taken[0])
             return taken
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._stopping.is_set and not self.engine.draining:
@@ -312,7 +314,7 @@ class AsyncRuntime:
             await self.ready.wait(min(left_s, 1.0))
             taken = self.engine.take(subscriptions, max_count, time.monotonic())
             if taken:
-                self.counting.taken(taken)
+                self.counting.taken(taken[0])
                 break
         return taken
 

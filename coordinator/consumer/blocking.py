@@ -260,7 +260,8 @@ class Workers:
                 try:
                     returned = self._call(registration, batch)
                 finally:
-                    times.note(batch[0].topic, time.monotonic() - began_s)
+                    if began_s >= times.next_s:
+                        times.note(batch[0].topic, began_s, time.monotonic())
             except FencedError as error:
                 self._outcomes.not_charged(batch, error)
             except UnavailableError as error:

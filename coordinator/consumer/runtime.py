@@ -240,9 +240,11 @@ class Runtime:
     def take(self, subscriptions: Sequence[Subscription], max_count: int, timeout_s: float | None) -> list[Message]:
         """Wait until messages may start, and hand them over; empty after the timeout, or when the coordinator stops."""
         with self.changed:
-            taken = self.engine.take(subscriptions, max_count, time.monotonic())
+            now_s = time.monotonic()
+            taken = self.engine.take(subscriptions, max_count, now_s)
             if taken:
-                self.counting.taken(taken)
+                if now_s >= self.counting.sample_at_s:
+                    self.counting.taken(taken[0])
                 return taken
             # Before the first look: an ack that is noted after it sees that somebody waits.
             self._takers += 1
@@ -251,7 +253,7 @@ class Runtime:
             finally:
                 self._takers -= 1
             if taken:
-                self.counting.taken(taken)
+                self.counting.taken(taken[0])
             return taken
 
     def _await_some(

@@ -97,8 +97,6 @@ class Deliveries:
         # Set by the shell while the machine is too busy.
         self.held_back = False
         self.lonely: Lonely | None = None
-        self.delivered_count = 0
-        self.redelivered_count = 0
         self.stale_count = 0
         self.lost_unsaved: list[Partition] = []
         self.slow: list[Delivery] = []
@@ -220,6 +218,7 @@ class Deliveries:
                 if self._stopped or (started and _failed_before(taken)):
                     max_count = 0
                     break
+            subscription.counts.delivered += len(taken) - before
             if subscription.rate is not None:
                 subscription.rate.on_started(len(taken) - before)
         return taken
@@ -278,8 +277,6 @@ class Deliveries:
                 break
             if facts is not None and facts.fails:
                 break
-        self.delivered_count += started
-        partition.subscription.counts.delivered += started
         partition.window.on_started(started, now_s)
         more = partition.high >= partition.hwm
         if not ready and not more:
@@ -357,7 +354,6 @@ class Deliveries:
         if lonely.partition.subscription.by_key:
             lonely.partition.lanes.unpark(lonely.row)
         lonely.delivery = self._hand_over(lonely.partition, lonely.row, lonely.facts, now_s, taken)
-        self.delivered_count += 1
         lonely.partition.subscription.counts.delivered += 1
 
     def _put_off(self, lonely: Lonely) -> None:
@@ -740,7 +736,6 @@ class Deliveries:
                 partition.given_back.add(delivery.offset)
                 self._end_lonely(delivery)
                 continue
-            self.redelivered_count += 1
             held_s = now_s - delivery.started_s
             failure = Failure(f"not settled within its deadline, {held_s:.1f} s after it was handed over")
             verdict = self._fail(partition, delivery, None, failure, now_s, jitter(), running=True)

@@ -80,7 +80,7 @@ STALE: Final = Metric(
 HANDLER_DURATION: Final = Metric(
     "coordinator_handler_duration_seconds",
     "histogram",
-    "How long calls of handlers took, whatever came of them; a batch is one call.",
+    "How long calls of handlers took, whatever came of them; a sample, at most a hundred a second by each worker.",
     ("topic", "group"),
     bounds=DURATION_BOUNDS,
 )

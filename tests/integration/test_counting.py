@@ -47,7 +47,8 @@ def test_counters__acks_retries_and_dead_letters__are_those_of_the_handlers(shel
     assert counted(metrics.DELIVERIES, *place, "dead_lettered") == 1
     assert counted(metrics.REDELIVERIES, *place, "failure") == 1
     assert counted(metrics.STALE, *place) == 0
-    assert observations(metrics.HANDLER_DURATION, *place) - calls_before == 11
+    # A sample: quick calls that follow each other are not all measured.
+    assert 1 <= observations(metrics.HANDLER_DURATION, *place) - calls_before <= 11
     gauges = METER.read().gauges
     assert gauges[metrics.PARTITIONS, place] == 2
     assert gauges[metrics.LISTENER, ()] == 1

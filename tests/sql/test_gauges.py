@@ -78,9 +78,7 @@ def test_group_gauges__rotated_in_the_middle__ages_are_found_in_the_right_segmen
             message.ack(wait=True)
     assert ages == [3, 2, 1]
     assert app.group_gauges()[0].lag_s == 0
-    assert (
-        app.gauges().gauges[[key for key in app.gauges().gauges if key[0].name == "coordinator_topic_segments"][0]] == 4
-    )
+    assert app.gauges().gauges[metrics.SEGMENTS, (TOPIC,)] == 4
 
 
 def test_group_gauges__nothing_analysed__reads_progress_by_its_key(app, connection):
