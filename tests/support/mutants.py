@@ -51,6 +51,15 @@ class StartsBeforeCommit(Reader):
             self.fetch()
 
 
+class BuriesInTwoTransactions(Reader):
+    """Settles first, and writes the dead letter in a transaction behind that."""
+
+    def bury(self, offset):
+        self.exchange(settled=[(offset, offset + 1)])
+        self.after_commit()
+        super().bury(offset)
+
+
 class RepeatableRead(Reader):
     isolation = "repeatable read"
 
@@ -97,6 +106,21 @@ MUTANTS = (
                 sql_text("exchange"), ("c.owner = p_coordinator and c.epoch = w.epoch as", "c.owner = p_coordinator as")
             ),
         ),
+    ),
+    Mutant(
+        "leases by now()",
+        schedules.heartbeat_late_in_its_transaction,
+        (replaced(sql_text("now_"), ("    select clock_timestamp()", "    select now()")),),
+    ),
+    Mutant(
+        "takeover by a lock as of a plain UPDATE",
+        schedules.takeover_while_an_ack_is_under_way,
+        (replaced(sql_text("claim"), ("for update of c skip locked", "for no key update of c skip locked")),),
+    ),
+    Mutant(
+        "dead letter in a second transaction",
+        schedules.process_dies_when_a_dead_letter_is_committed,
+        reader=BuriesInTwoTransactions,
     ),
     Mutant("dispatch before the window commits", schedules.window_is_committed_first, reader=StartsBeforeCommit),
     Mutant(

@@ -1,5 +1,6 @@
 """A small client of exchange, fetch and gap_pass, driven step by step; the proof itself is core.gaps."""
 
+import json
 from uuid import uuid4
 
 from coordinator.core.gaps import Gaps
@@ -78,13 +79,20 @@ class Reader:
 
     def exchange(self, **changed):
         """One exchange in a transaction of its own; returns its status. What it carries may be overridden."""
-        given = {"epoch": self.epoch, "seq": self.seq, "settled": self.settled, "want": self.want, **changed}
+        given = {
+            "epoch": self.epoch,
+            "seq": self.seq,
+            "settled": self.settled,
+            "want": self.want,
+            "hard": None,
+            **changed,
+        }
         with_settled = to_text(merge(given["settled"]))
         self.session.run("begin isolation level read committed")
         status, seq, committed, hwm = self.session.one(
             "select e.status, e.seq, e.committed, e.hwm from coordinator.exchange("
             "%s, array[%s::int], array[%s::int], array[%s::int], array[%s::bigint], array[%s::bigint], array[%s::bigint], "
-            "array[%s], array[%s::int]) e",
+            "array[%s], array[%s::int], %s) e",
             self.id,
             self.group_id,
             self.topic_id,
@@ -94,6 +102,7 @@ class Reader:
             self.hwm,
             with_settled,
             given["want"],
+            None if given["hard"] is None else json.dumps([given["hard"]]),
         )
         self.before_commit(hwm)
         self.session.run("commit")
@@ -102,6 +111,16 @@ class Reader:
             self.seq, self.committed, self.hwm = seq, committed, hwm
             self.settled = []
         return status
+
+    def bury(self, offset):
+        """Make a dead letter of what was handed over: it and the settlement are of one transaction."""
+        error = {"error": "no", "attempt": 1}
+        entry = {"o": 1, "k": "dead", "offset": offset, "key": None, "reason": "rejected", "error": error}
+        self.exchange(settled=[], hard={**entry, "attempts": 1, "crashes": 0, "guard": False})
+        self.after_commit()
+
+    def after_commit(self):
+        """The process may die now."""
 
     def before_commit(self, hwm):
         """Nothing is handed over before the window is committed."""

@@ -4,6 +4,9 @@ A schedule gets a Db with gated functions and a class of readers; tests run all 
 mutants of it.
 """
 
+from contextlib import suppress
+from uuid import uuid4
+
 from support.patches import PUBLISH_STEPS, ROTATION_STEPS
 
 
@@ -172,6 +175,74 @@ def prepare_between_passes(db, reader_class):
     assert reader.settle_down() == [high, low]
 
 
+def heartbeat_late_in_its_transaction(db, reader_class):
+    """A transaction waits before its heartbeat, for a lock maybe; the lease counts from the heartbeat, not from its begin."""
+    a, b, member = db.session(), db.session(), uuid4()
+    a.run("select coordinator.register(%s, 'late', 'here', 1, 2)", member)
+    a.begin()
+    a.run("select pg_sleep(2.5)")
+    a.run("select coordinator.heartbeat(%s)", member)
+    a.commit()
+    assert member not in b.one("select coordinator.reap(3600)"), "declared dead right after its heartbeat"
+
+
+def takeover_while_an_ack_is_under_way(db, reader_class):
+    """An owner is declared dead while a handler of its is about to commit its ack: the heir waits, and does not handle it again."""
+    b, reader, handler, heir = db.session(), reader_class(db), db.session(), db.session()
+    offset = b.publish()
+    reader.exchange()
+    reader.fetch()
+    place = (reader.group_id, reader.topic_id, reader.partition)
+    handler.begin()
+    handler.run(
+        "select coordinator.ack(%s, %s, %s, %s, %s, array[%s::bigint], array[0])",
+        reader.id,
+        *place,
+        reader.epoch,
+        offset,
+    )
+    db.observer.run("update coordinator.coordinators set state = 'dead' where coordinator = %s", reader.id)
+    member = uuid4()
+    heir.run("select coordinator.register(%s, 'heir', 'here', 1, 60)", member)
+
+    def claim():
+        heir.begin()
+        found = heir.run(
+            "select c.committed from coordinator.claim(%s, array[%s::int], array[%s::int], array[%s::int]) c",
+            member,
+            *place,
+        )
+        heir.commit()
+        return found
+
+    taken = claim()
+    handler.commit()
+    assert (taken or claim()) == [(offset + 1,)], "acked by the old owner, and given to the new one"
+
+
+class DiedError(Exception):
+    """The process is gone."""
+
+
+def process_dies_when_a_dead_letter_is_committed(db, reader_class):
+    """The process dies right after a COMMIT: what is settled then has its dead letter."""
+    b, reader = db.session(), reader_class(db)
+    offset = b.publish()
+    reader.exchange()
+    reader.fetch()
+
+    def die():
+        raise DiedError
+
+    reader.after_commit = die
+    with suppress(DiedError):
+        reader.bury(offset)
+    db.observer.run("update coordinator.coordinators set state = 'dead' where coordinator = %s", reader.id)
+    heir = reader_class(db, group=reader.group)
+    letters = [row[0] for row in db.observer.run('select d."offset" from coordinator.dead_letters d')]
+    assert sorted([*letters, *heir.settle_down()]) == [offset], "neither a dead letter nor delivered again"
+
+
 SCHEDULES = (
     late_commit,
     commit_between_steps_of_a_pass,
@@ -184,6 +255,9 @@ SCHEDULES = (
     cursor_fails_in_a_savepoint,
     publish_to_many_partitions,
     prepare_between_passes,
+    heartbeat_late_in_its_transaction,
+    takeover_while_an_ack_is_under_way,
+    process_dies_when_a_dead_letter_is_committed,
 )
 
 

@@ -287,9 +287,9 @@ def i13_neighbour_at_the_last(history):
     start(history, LEDGER, 1, 5.33)
 
 
-def i13_nobody_died(history):
+def i13_nothing_was_charged(history):
     die(history)
-    history.processes["w"].died_at = float("inf")
+    history.claims[PLAIN].crashed.clear()
 
 
 def die(history):
@@ -298,6 +298,7 @@ def die(history):
     history.claims[PLAIN].buried = [Buried("insert", 2, "crash", 5.5)]
     start(history, PLAIN, 2, 5.32, "die", 5.35)
     history.processes["w"].died_at = 5.35
+    history.claims[PLAIN].crashed = [Crash("insert", 1, ((2, 3),), True, 5.45)]
 
 
 def i14_handed_out_before_it_is_due(history):
@@ -406,6 +407,16 @@ def test_history__died_of_crashes_alone__is_no_violation():
     history = sound()
     die(history)
     assert broken(history) == set()
+
+
+def test_history__died_while_another_consumer_of_the_process_ran__is_no_violation():
+    """Consumers with loops of their own are coordinators of their own: neither knows of the other's messages."""
+    history = sound()
+    die(history)
+    start(history, LEDGER, 1, 5.33)
+    for reads in history.processes["w"].facts["groups"].values():
+        reads["explicit"] = True
+    assert "I13" not in broken(history)
 
 
 def test_history__started_twice_after_its_deadline__is_no_violation():

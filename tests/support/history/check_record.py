@@ -399,44 +399,64 @@ def _withdrawn(state: ClaimState) -> bool:
     return False
 
 
-@law("I13", "no innocent: a message that died of crashes was the only one running at its last", "record", "tables")
+@law(
+    "I13",
+    "no innocent: when a message died of crashes, nothing else was running beside it at the last",
+    "record",
+    "audit",
+)
 def innocents(history: History, tally: Tally) -> Iterator[Violation]:
+    """Nothing else of that coordinator: consumers of one process that are read by loops of their own are coordinators each."""
     for key, state in history.claims.items():
-        reasons = {buried.offset: buried.reason for buried in state.buried} or {
-            offset: letter.reason for offset, letter in state.letters.items()
-        }
-        for offset in (offset for offset, reason in reasons.items() if reason == CRASH):
+        for buried in state.buried:
+            if buried.op != "insert" or buried.reason != CRASH:
+                continue
             tally.count += 1
-            ours = [run for run in history.runs.get(key, ()) if run.offset == offset and _died_in(history, run)]
-            if not ours:
+            process = _last_charged(history, state, buried.offset)
+            if process is None:
                 yield Violation(
                     "I13",
-                    at(key, offset),
-                    "died of crashes, and no process has died that ran it",
-                    runs_of(history, key, offset),
+                    at(key, buried.offset),
+                    "died of crashes, and none of them was charged to it",
+                    runs_of(history, key, buried.offset),
                 )
                 continue
-            last = max(ours, key=lambda run: run.start_at)
-            process = history.processes[last.process]
+            explicit = process.facts.get("groups", {}).get(key.group, {}).get("explicit")
             others = [
                 run
                 for run in process.runs
-                if run is not last
+                if (run.claim, run.offset) != (key, buried.offset)
+                and (run.claim.group == key.group or not explicit)
                 and run.start_at < process.died_at < min(run.end_at, run.told_at)
-                and run.end != "die"
             ]
             if others:
                 yield Violation(
                     "I13",
-                    at(key, offset),
-                    f"died of crashes, and {len(others)} others were running at its last",
-                    (str(last), *(str(run) for run in others[:5])),
+                    at(key, buried.offset),
+                    f"died of crashes, and {len(others)} others were running when {process.name} died at {stamp(process.died_at)}",
+                    (*runs_of(history, key, buried.offset), *(str(run) for run in others[:5])),
                 )
 
 
-def _died_in(history: History, run: Run) -> bool:
-    process: Process = history.processes[run.process]
-    return process.died_at < FOREVER and (run.end is None or run.end == "die")
+def _last_charged(history: History, state: ClaimState, offset: int) -> Process | None:
+    """The process whose death was the last that was charged to a message."""
+    charges = [
+        (crash.commit_at, crash.epoch)
+        for crash in state.crashed
+        if crash.op == "insert" and any(lo <= offset < hi for lo, hi in crash.offsets)
+    ]
+    crashes = 0
+    for version in state.parked:
+        if version.offset == offset and version.op != "delete":
+            if version.op == "update" and version.crashes > crashes and version.was_dispatched_epoch is not None:
+                charges.append((version.commit_at, version.was_dispatched_epoch))
+            crashes = version.crashes
+    owners = {owned.epoch: owned.owner for owned in state.owned if owned.owner is not None}
+    for _, epoch in sorted(charges, reverse=True):
+        client = history.clients.get(owners.get(epoch) or "")
+        if client in history.processes:
+            return history.processes[client]
+    return None
 
 
 @law("I14", "a retry starts no earlier than its failure and its delay, also after a takeover", "record", "tables")
