@@ -17,6 +17,7 @@ from coordinator.model import (
     SkipOutcome,
 )
 from coordinator.protocol.admin import group_offsets
+from coordinator.protocol.check import int4, int8
 from coordinator.protocol.dead_letters import in_transaction
 from coordinator.protocol.statement import Flow, Statement, T, call
 from coordinator.protocol.text import array
@@ -140,7 +141,7 @@ def add_partitions(topic: str, partitions: int, reason: str | None) -> Flow[int]
         Statement(
             "add_partitions",
             "select coordinator.add_partitions(%s, %s, %s)",
-            (topic, partitions, reason),
+            (topic, int4("partitions", partitions), reason),
             lambda rows: int(rows[0][0]),
         )
     )
@@ -163,7 +164,7 @@ def list_scheduled(topic: str | None, limit: int) -> Statement[list[ScheduledMes
         "select s.schedule_id, s.topic, s.message_id, s.key, s.due_at, s.next_at, s.attempts, s.last_error, s.payload_bytes, "
         "s.created_at from coordinator.scheduled_messages s where %s::text is null or s.topic = %s::text "
         "order by s.due_at, s.schedule_id limit %s",
-        (topic, topic, limit),
+        (topic, topic, int4("limit", limit)),
         lambda rows: [ScheduledMessage(*row) for row in rows],
     )
 
@@ -288,7 +289,7 @@ def _skip(
         "skip",
         "select s.state, s.key, s.message_id, s.published_at, s.attempts, s.error, s.members, s.epoch "
         "from coordinator.skip(%s, %s, %s, %s, %s, %s, %s) s",
-        (group, topic, partition, offset, dead_letter, execute, reason),
+        (group, topic, int4("partition", partition), int8("offset", offset), dead_letter, execute, reason),
         lambda rows: SkipOutcome(topic, partition, offset, *rows[0]),
     )
 

@@ -6,7 +6,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/quickstart.md", "docs/publishing.md", "docs/retries.md", "docs/transactions.md")
+PAGES = (
+    "README.md",
+    "docs/quickstart.md",
+    "docs/concepts.md",
+    "docs/consuming.md",
+    "docs/publishing.md",
+    "docs/retries.md",
+    "docs/transactions.md",
+)
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
