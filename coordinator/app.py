@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from datetime import datetime
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
@@ -22,7 +22,8 @@ from coordinator.consumer.handlers import register as enter
 from coordinator.consumer.options import Options, Start
 from coordinator.consumer.runtime import Runtime
 from coordinator.consumer.status import Status
-from coordinator.db.connect import AsyncPool, Pool
+from coordinator.db.blockers import ablockers, blockers
+from coordinator.db.connect import AsyncPool, Pool, aconnect, connect
 from coordinator.db.drive import afollow, follow
 from coordinator.db.dsn import conninfo
 from coordinator.db.uninterrupted import uninterrupted
@@ -31,6 +32,7 @@ from coordinator.errors import ClosedError, ConfigError, NotFoundError
 from coordinator.maintenance import loop as maintenance
 from coordinator.maintenance.loop import Done
 from coordinator.model import (
+    BlockedClaim,
     CoordinatorInfo,
     GroupInfo,
     GroupMember,
@@ -577,6 +579,21 @@ class Coordinator(_Base, Operations):
         """Partitions that are not where the plan of a group, or of any, wants them, and since when."""
         return self._execute(admin.hand_overs(group))
 
+    def blocked_claims(self) -> list[BlockedClaim]:
+        """Claims that nobody alive owns and nobody can take, because somebody holds their rows; and who that is.
+
+        Opens a connection for each, which waits for the row for a moment.
+        """
+        found: list[BlockedClaim] = []
+        for stuck in self._execute(groups.stuck_claims(None)):
+            with (
+                self._pool.connection() as asking,
+                closing(connect(self.dsn, self.settings.connect_timeout_s, "coordinator probe")) as probe,
+            ):
+                holders, _ = blockers(asking, probe, self.schema, stuck.key)
+            found.append(BlockedClaim(stuck.group, stuck.topic, stuck.key.partition, stuck.owner, tuple(holders)))
+        return found
+
     def evict(self, member_id: UUID | str) -> None:
         """End a process's rights now: its partitions are free, nothing is charged. If it lives, it comes back as a new member.
 
@@ -894,6 +911,19 @@ class AsyncCoordinator(_Base, AsyncOperations):
     async def hand_overs(self, group: str | None = None) -> list[HandOver]:
         """`Coordinator.hand_overs`."""
         return await self._execute(admin.hand_overs(group))
+
+    async def blocked_claims(self) -> list[BlockedClaim]:
+        """`Coordinator.blocked_claims`."""
+        found: list[BlockedClaim] = []
+        for stuck in await self._execute(groups.stuck_claims(None)):
+            probe = await aconnect(self.dsn, self.settings.connect_timeout_s, "coordinator probe")
+            try:
+                async with self._pool.connection() as asking:
+                    holders, _ = await ablockers(asking, probe, self.schema, stuck.key)
+            finally:
+                await probe.close()
+            found.append(BlockedClaim(stuck.group, stuck.topic, stuck.key.partition, stuck.owner, tuple(holders)))
+        return found
 
     async def evict(self, member_id: UUID | str) -> None:
         """`Coordinator.evict`."""

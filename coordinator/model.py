@@ -240,6 +240,42 @@ class HandOver:
     waiting_s: float
 
 
+class StuckClaim(NamedTuple):
+    """A claim that anybody could take, were its row not held: its owner is gone, or its lease is over."""
+
+    key: "PartitionKey"
+    owner: UUID | None
+    group: str
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """Who holds a row. A prepared transaction has no pid: `prepared` is its gid, and ends by COMMIT or ROLLBACK PREPARED.
+
+    Of another role's session more than pid and role is known to those with pg_read_all_stats.
+    """
+
+    pid: int | None
+    prepared: str | None
+    role: str | None
+    application_name: str | None
+    client_addr: str | None
+    state: str | None
+    transaction_age_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedClaim:
+    """A stuck claim, and who holds it; nobody, where it was let go of just now, or holders took turns."""
+
+    group: str
+    topic: str
+    partition: int
+    member_id: UUID | None
+    blockers: tuple[Blocker, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
     """A group with what `groups list` shows; `members` counts the coordinators that take part."""

@@ -49,6 +49,7 @@ class Settings:
             somebody has only gone.
         hand_over_margin_s: A partition that its owner has not handed over for drain_timeout_s and so much more is taken by force.
         static_grace_s: How long the place of a process with a static id is kept after it has left.
+        end_blockers: End database sessions of our own role that hold a claim which nobody alive owns; else they are only named.
         visibility_timeout_s: From a hand-over to the moment when an unsettled delivery is taken back.
         prefetch: The most messages read ahead per partition; the window adapts below it.
         prefetch_bytes: The most payload bytes read ahead per partition.
@@ -79,6 +80,7 @@ class Settings:
     rebalance_debounce_s: float = 1.0
     hand_over_margin_s: float = 10.0
     static_grace_s: float = 15.0
+    end_blockers: bool = False
     visibility_timeout_s: float = 30.0
     prefetch: int = 500
     prefetch_bytes: int = 8 * 1024 * 1024
@@ -181,7 +183,7 @@ _WHOLE = frozenset(
         "metrics_port",
     }
 )
-_SWITCHES = frozenset({"listen", "prepare"})
+_SWITCHES = frozenset({"end_blockers", "listen", "prepare"})
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 

@@ -2,7 +2,7 @@
 
 import click
 
-from coordinator.cli import output
+from coordinator.cli import exits, output
 from coordinator.cli.commands import Group, Options, pass_options
 
 
@@ -118,6 +118,47 @@ def evict(options: Options, member_id: str) -> None:
     with options.coordinator() as app:
         app.evict(member_id)
     _done(options, member_id, "is evicted")
+
+
+@members.command(examples=("coordinator members blocked", "coordinator members blocked --json"))
+@pass_options
+@click.pass_context
+def blocked(ctx: click.Context, options: Options) -> None:
+    """Show claims that nobody alive owns and nobody can take, because somebody holds their rows; and who that is.
+
+    A prepared transaction has no process: it ends by COMMIT PREPARED or ROLLBACK PREPARED. Each claim is waited for, for up to a
+    second. Exit code 1 if there are any.
+    """
+    with options.coordinator() as app:
+        found = app.blocked_claims()
+    rows = [(claim, holder) for claim in found for holder in claim.blockers or (None,)]
+    if options.as_json:
+        output.json_object({"blocked_claims": [output.plain(claim) for claim in found]})
+    else:
+        output.table(
+            ("GROUP", "TOPIC", "PARTITION", "PID", "PREPARED", "ROLE", "APPLICATION", "STATE", "TRANSACTION-S"),
+            [
+                (
+                    claim.group,
+                    claim.topic,
+                    claim.partition,
+                    *(
+                        (None,) * 6
+                        if holder is None
+                        else (
+                            holder.pid,
+                            holder.prepared,
+                            holder.role,
+                            holder.application_name,
+                            holder.state,
+                            None if holder.transaction_age_s is None else round(holder.transaction_age_s, 1),
+                        )
+                    ),
+                )
+                for claim, holder in rows
+            ],
+        )
+    ctx.exit(exits.FINDING if found else exits.OK)
 
 
 def _done(options: Options, member_id: str, what: str) -> None:

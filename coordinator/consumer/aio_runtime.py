@@ -24,6 +24,7 @@ from coordinator.consumer.health import findings
 from coordinator.consumer.lag import Lag
 from coordinator.consumer.listening import ListenCheck, WakeUps, problems_of
 from coordinator.consumer.membership import (
+    Stuck,
     check_there,
     enter,
     entering,
@@ -45,6 +46,7 @@ from coordinator.consumer.pacing import (
     SERVER_LOOK_S,
     CpuGuard,
     Restarts,
+    is_hung,
     jittered_s,
     pause_s,
 )
@@ -63,6 +65,7 @@ from coordinator.core.partition import Partition
 from coordinator.core.retry import Failure
 from coordinator.core.sessions import Sessions
 from coordinator.db import exchange as wire
+from coordinator.db.blockers import ablockers
 from coordinator.db.connect import AsyncPool, aconnect, let_prepare, listen_statement
 from coordinator.db.drive import adrive, afollow
 from coordinator.db.pooler import with_pooler
@@ -136,6 +139,9 @@ class AsyncRuntime:
         self._left_behind: UUID | None = None
         self._claiming = False
         self._process_count = 1
+        self._stuck = Stuck()
+        # Since when the work loop is at something; None while it waits.
+        self._busy_since_s: float | None = None
         self._look_again_s = float("inf")
         self._channels: set[str] = set()
         self._stopping = Latch()
@@ -439,11 +445,13 @@ class AsyncRuntime:
         try:
             while not self._stopping.is_set:
                 self._wake.clear()
+                self._busy_since_s = time.monotonic()
                 command, built_in = self.engine.next_command(time.monotonic()), self.history
                 if any(subscription.runnable for subscription in self.engine.subscriptions.values()):
                     self._notify_all()
                 self._tell_late()
                 if isinstance(command, Wait) and not (connection is not None and self._listening.wanted):
+                    self._busy_since_s = None
                     if not self.engine.partitions:
                         # It needs no database.
                         self.counting.away_since_s.pop("work", None)
@@ -477,6 +485,8 @@ class AsyncRuntime:
                         await connection.close()
                         connection = None
                         self.engine.on_reconnected()
+                    self._busy_since_s = None
+                    self._busy_since_s = None
                     await self._stopping.wait(pause_s(failures))
         finally:
             if connection is not None:
@@ -659,11 +669,19 @@ class AsyncRuntime:
         self._stir.clear()
 
     async def _heartbeat(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        if self._work is None or self._work.done():
+        if self._work is None or self._work.done() or self._work_hangs():
             return
         sent_s = time.monotonic()
         await self._run(connection, groups.heartbeat(self.id))
         self._on_lease(sent_s)
+
+    def _work_hangs(self) -> bool:
+        """A process whose work task does not come round must not stay alive by its heartbeats."""
+        busy_since_s, settings = self._busy_since_s, self.settings
+        hangs = is_hung(busy_since_s, time.monotonic(), settings.round_trip_timeout_s, settings.connect_timeout_s)
+        if hangs and busy_since_s is not None:
+            log.error(events.LOOP_HUNG, extra={"loop": "work", "hung_s": time.monotonic() - busy_since_s})
+        return hangs
 
     def _hold_back(self, now_s: float) -> None:
         """Start nothing while the machine is too busy, where the settings say so."""
@@ -722,6 +740,27 @@ class AsyncRuntime:
         for partition in lost:
             log.warning(events.PARTITION_LOST, extra=partition_fields(partition))
         check_there(self.engine, states)
+        if self._stuck.due(states, found, claims, time.monotonic()):
+            await self._name_blockers(connection)
+
+    async def _name_blockers(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        """Look who holds claims that nobody alive owns, and say so; end them where the settings allow it."""
+        stuck = await self._run(connection, groups.stuck_claims(group_ids(self.engine)))
+        if not stuck:
+            return
+        try:
+            probe = await self._connect("probe")
+        except UnavailableError:
+            # No connection left for it; the next look tries again.
+            return
+        try:
+            with self._watchdog.watch(connection):
+                found, ended = await ablockers(
+                    connection, probe, self.schema, stuck[0].key, end=self.settings.end_blockers
+                )
+        finally:
+            await probe.close()
+        self._stuck.on_found(stuck, found, ended, time.monotonic())
 
     async def _join(self, connection: psycopg.AsyncConnection[Any]) -> None:
         """Register and join every group; harmless when it is repeated after it was cut off half-way."""
@@ -832,6 +871,9 @@ class AsyncRuntime:
             while True:
                 try:
                     return await loop()
+                except MemberReplacedError:
+                    # It would only be told once more.
+                    raise
                 except Exception:
                     if self._stopping.is_set or not restarts.allow(time.monotonic()):
                         raise

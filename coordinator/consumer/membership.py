@@ -4,7 +4,7 @@ import logging
 import os
 import socket
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from uuid import UUID
 
 from coordinator.consumer.options import Options
@@ -14,7 +14,7 @@ from coordinator.core.loop import Engine
 from coordinator.core.partition import Partition
 from coordinator.core.sessions import Sessions
 from coordinator.errors import NotFoundError
-from coordinator.model import Claim, GroupState, Joined, PartitionKey, Settler
+from coordinator.model import Blocker, Claim, GroupState, Joined, PartitionKey, Settler, StuckClaim
 from coordinator.observe import events
 from coordinator.protocol import groups
 from coordinator.protocol.statement import Flow, call
@@ -24,6 +24,9 @@ log = logging.getLogger("coordinator")
 
 # Joins one after the other put a plan off by at most so many times the pause that is waited for.
 _LONGEST_DEBOUNCE = 5.0
+# Claims that can't be had for so long are looked into, and told again after that.
+_STUCK_S = 3.0
+_TOLD_S = 30.0
 # A plan that could not be stored is tried again after that.
 _SHORTEST_LOOK_S = 0.1
 
@@ -113,6 +116,47 @@ def watching(sessions: Sessions[UUID], observed_s: float, now_s: float) -> Flow[
 def tell_dead(dead: Sequence[UUID]) -> None:
     for coordinator in dead:
         log.warning(events.MEMBER_DIED, extra={"member": str(coordinator)})
+
+
+class Stuck:
+    """Since when claims could not be had, and when that was last told."""
+
+    __slots__ = ("_next_s", "_since_s")
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+        self._next_s = float("-inf")
+
+    def due(self, states: Sequence[GroupState], found: Moves, claims: Sequence[Claim], now_s: float) -> bool:
+        """Tell whether to look who holds claims: some that should have been had for a while were not, or owners not judged."""
+        overdue = any(claim.overdue for state in states for claim in state.claims)
+        if not overdue and len(claims) >= len(found.wanted):
+            self._since_s = None
+            return False
+        if self._since_s is None:
+            self._since_s = now_s
+        return now_s >= max(self._since_s + _STUCK_S, self._next_s)
+
+    def on_found(
+        self, stuck: Sequence[StuckClaim], found: Sequence[Blocker], ended: Sequence[int], now_s: float
+    ) -> None:
+        """Log who holds the first of the stuck claims; `ended`: the pids of those whose sessions were ended."""
+        first = stuck[0]
+        place = {
+            "group": first.group,
+            "topic": first.topic,
+            "partition": first.key.partition,
+            "owner": str(first.owner),
+            "claims": len(stuck),
+        }
+        for blocker in found:
+            log.warning(events.CLAIM_BLOCKED, extra={**place, **asdict(blocker)})
+        if not found:
+            log.warning(events.CLAIM_BLOCKED, extra=place)
+        if ended:
+            log.warning(events.BLOCKER_ENDED, extra={**place, "pids": list(ended)})
+        # Who was ended is gone, and there may be more; who was not need not be named all the time.
+        self._next_s = now_s if ended else now_s + _TOLD_S
 
 
 def look_again_s(states: Sequence[GroupState], me: UUID, debounce_s: float) -> float:

@@ -26,6 +26,11 @@ _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
 
 
+def is_hung(busy_since_s: float | None, now_s: float, round_trip_timeout_s: float, connect_timeout_s: float) -> bool:
+    """Tell whether a work loop has been at one thing for longer than anything that it does may take."""
+    return busy_since_s is not None and now_s - busy_since_s > round_trip_timeout_s + connect_timeout_s
+
+
 def pause_s(failures: int) -> float:
     """Capped exponential pause with jitter, so that a fleet does not come back in step."""
     longest_s = min(_FIRST_PAUSE_S * 2.0 ** min(failures, 10), _LONGEST_PAUSE_S)

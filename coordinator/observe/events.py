@@ -17,6 +17,9 @@ MEMBER_REPLACED = "member.replaced"
 GROUP_PLANNED = "group.planned"
 PARTITION_ASSIGNED = "partition.assigned"
 PARTITION_REVOKED = "partition.revoked"
+# Nobody alive owns it, and somebody holds its row: the fields name who.
+CLAIM_BLOCKED = "claim.blocked"
+BLOCKER_ENDED = "blocker.ended"
 PARTITION_FORCED = "partition.forced"
 PARTITION_LOST = "partition.lost"
 PARTITION_RELEASED = "partition.released"
@@ -33,6 +36,8 @@ HANDLERS_LEFT = "handlers.left"
 # A background loop was ended by an error, and begins again with nothing remembered.
 LOOP_RESTARTED = "loop.restarted"
 LOOP_FAILED = "loop.failed"
+# It lives and does not come round: no heartbeat is sent for it any more.
+LOOP_HUNG = "loop.hung"
 EXCHANGE_FAILED = "exchange.failed"
 ACK_REFUSED = "ack.refused"
 # Cancelled: what it had is given back, and is no failure.

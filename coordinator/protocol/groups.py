@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from coordinator.core.ranges import from_text
-from coordinator.model import Claim, ClaimState, Crash, GroupState, Joined, JoinedTopic, PartitionKey
+from coordinator.model import (
+    Blocker,
+    Claim,
+    ClaimState,
+    Crash,
+    GroupState,
+    Joined,
+    JoinedTopic,
+    PartitionKey,
+    StuckClaim,
+)
 from coordinator.protocol.statement import Row, Statement
 from coordinator.protocol.text import array
 
@@ -168,6 +178,36 @@ def claim(
             for row in rows
         ],
     )
+
+
+def stuck_claims(group_ids: Sequence[int] | None) -> Statement[list[StuckClaim]]:
+    """Claims that anybody could take, were their rows not held; of these groups, or of all."""
+    return Statement(
+        "stuck_claims",
+        'select s.group_id, s.topic_id, s.partition, s.owner, s."group", s.topic from coordinator.stuck_claims(%s::int[]) s',
+        (None if group_ids is None else array(group_ids),),
+        lambda rows: [StuckClaim(PartitionKey(*row[:3]), *row[3:]) for row in rows],
+    )
+
+
+def blockers_of(pid: int) -> Statement[list[Blocker]]:
+    """For whom a session waits now."""
+    return Statement(
+        "blockers_of",
+        "select b.pid, b.prepared, b.role, b.application_name, host(b.client_addr), b.state, b.transaction_age_s "
+        "from coordinator.blockers_of(%s) b",
+        (pid,),
+        lambda rows: [Blocker(*row) for row in rows],
+    )
+
+
+def end_blockers(pid: int) -> Statement[list[int]]:
+    """End those of our own role for whom a session waits; returns their pids."""
+    return Statement("end_blockers", "select coordinator.end_blockers(%s)", (pid,), lambda rows: list(rows[0][0]))
+
+
+# Sent without waiting for its answer; see coordinator.db.blockers.
+PROBE = "select coordinator.probe_claim($1::int, $2::int, $3::int)"
 
 
 def _state(row: Row) -> GroupState:
