@@ -1,5 +1,8 @@
 """seek and skip, called straight: where they lead, what becomes of what was parked or dead, and each race."""
 
+import threading
+import time
+
 import psycopg
 import pytest
 from support.group import GROUP, Member, TestedGroup, seek_call, skip_call
@@ -552,3 +555,58 @@ def test_delete_topic__a_publisher_is_open__its_table_goes_when_it_has_ended(gro
     publisher.rollback()
     group.db.observer.run("select * from coordinator.drop_remains()")
     assert group.db.observer.run("select * from coordinator.drop_remains()") == []
+
+
+# ---- a stream of transactional acks (R9)
+
+
+class Stream:
+    """Handlers that ack in overlapping transactions, and stand still while the claim is paused, as an owner does."""
+
+    def __init__(self, group, member, handlers=4):
+        self.group, self.member = group, member
+        self.offsets = iter(range(10_000))
+        self.stopped = threading.Event()
+        self.acked = []
+        self.threads = [
+            threading.Thread(target=self._handle, args=(number,), daemon=True) for number in range(handlers)
+        ]
+        for thread in self.threads:
+            thread.start()
+        wait_until(lambda: len(self.acked) > 2 * handlers)
+
+    def _handle(self, number):
+        session = self.group.db.session()
+        state = "select s.claims -> 0 -> 5 from coordinator.group_state(array[%s]) s"
+        session.run("select pg_sleep(%s)", number / 40)
+        while not self.stopped.is_set() and not session.one(state, self.group.id):
+            session.begin()
+            offset = next(self.offsets)
+            session.run(*self.member.ack_call(offset))
+            session.run("select pg_sleep(0.1)")
+            session.commit()
+            self.acked.append(offset)
+
+    def stop(self):
+        self.stopped.set()
+        for thread in self.threads:
+            thread.join(10)
+
+
+def test_seek__under_a_stream_of_acks__never_comes_to_its_turn_without_a_hold_and_at_once_with_one(db):
+    group = TestedGroup(db, count=400)
+    member = group.member()
+    member.exchange(want=400)
+    stream = Stream(group, member)
+    naive = group.db.session().start(*seek_call("latest"))
+    before = len(stream.acked)
+    wait_until(lambda: len(stream.acked) > before + 80)
+    # Each ack that began after it has passed it, for two seconds; lock_timeout (5 s) does not see them as one wait.
+    assert not naive.done
+    group.db.observer.run("select coordinator.hold(%s, 't', array[0])", GROUP)
+    started_s = time.monotonic()
+    naive.result()
+    assert time.monotonic() - started_s < 2
+    stream.stop()
+    assert group.newest()[1] == 400
+    assert group.db.observer.one("select count(*) from coordinator.acks") == 0
