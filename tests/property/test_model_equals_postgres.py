@@ -257,6 +257,40 @@ class Pair:
         assert found == wanted
         self.seen.update(outcome for _, outcome in wanted)
 
+    def seek(self):
+        key = self.keys(strange=False)[0]
+        if key in self.model.locked:
+            return
+        target = self.chance.randint(-2, self.model.logs[key[1:]].high + 3)
+        wanted = self.model.seek(key, target)
+        query = (
+            "select s.from_offset, s.to_offset, s.skipped, s.parked, s.dead_letters "
+            "from coordinator.seek(%s, %s, %s, 'offset', %s, null, true, true) s"
+        )
+        assert self.rows(query, (self.topic, self.topic, key.partition, target)) == [wanted]
+        self.seen["seek back"] += wanted[1] < wanted[0]
+        self.seen["seek forth"] += wanted[1] > wanted[0]
+        self.seen["seek took back parked"] += wanted[3]
+        self.seen["seek closed"] += wanted[4]
+
+    def skip(self):
+        key = self.keys(strange=False)[0]
+        if key in self.model.locked:
+            return
+        offset, dead_letter = self.open_or_parked(key), self.chance.random() < 0.5
+        if offset is None or self.chance.random() < 0.2:
+            offset = self.chance.randint(0, self.model.logs[key[1:]].high + 3)
+        wanted = self.model.skip(key, offset, dead_letter=dead_letter)
+        query = "select s.state from coordinator.skip(%s, %s, %s, %s, %s, true) s"
+        parameters = (self.topic, self.topic, key.partition, offset, dead_letter)
+        if wanted.startswith("KG"):
+            with pytest.raises(psycopg.Error) as caught:
+                self.rows(query, parameters)
+            assert caught.value.sqlstate == wanted
+        else:
+            assert self.rows(query, parameters) == [(wanted,)]
+        self.seen[f"skip {wanted}"] += 1
+
     def withdraw(self):
         me = self.chance.choice(self.coordinators)
         self.connection.execute("select coordinator.withdraw_charge(%s)", (me,))
@@ -453,9 +487,11 @@ def test_model__random_histories__answers_what_postgres_answers(dsn):
             Pair.withdraw,
             Pair.pass_time,
             Pair.compare_tables,
+            Pair.seek,
+            Pair.skip,
         ),
     ]
-    weights = [2, 2, 2, 2, 2, 3, 3, 3, 3, 2, 2, 3, 1, 2, 1, 1, 3, 3, 2, 1, 0.3, 2, 3]
+    weights = [2, 2, 2, 2, 2, 3, 3, 3, 3, 2, 2, 3, 1, 2, 1, 1, 3, 3, 2, 1, 0.3, 2, 3, 0.7, 0.7]
     seen = Counter()
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(CLOCK)
@@ -488,6 +524,8 @@ def test_model__random_histories__answers_what_postgres_answers(dsn):
         "refused",
     )
     cases += tuple(f"hard {kind}" for kind in ("retry", "behind", "dead", "clear", "alone", "empty", "fold", "charged"))
+    cases += ("seek back", "seek forth", "seek took back parked", "seek closed")
+    cases += ("skip open", "skip parked", "skip KG003", "skip KG004")
     cases += ("ack StaleEpochError", "ack AlreadySettledError", "full", "gone")
     assert all(seen[case] > 0 for case in cases), f"hardly compared: {seen}"
 

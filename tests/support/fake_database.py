@@ -371,6 +371,7 @@ class FakeDatabase:
             claim.dead[offset] = buried
         else:
             known.reason, known.attempts, known.crashes = buried.reason, buried.attempts, buried.crashes
+            known.replays = max(known.replays, replays)
         claim.buried.append((offset, buried))
         return True
 
@@ -515,18 +516,7 @@ class FakeDatabase:
         return taken
 
     def _take_over(self, key: PartitionKey, claim: ClaimRow, *, takeover: bool) -> Claim:
-        last = claim.newest
-        acked = {offset for offset, _ in claim.acks}
-        for offset, replays in claim.acks:
-            row = claim.retries.get(offset)
-            if row is not None and (row.replays == replays or "fold replay" in self.bugs):
-                del claim.retries[offset]
-        claim.acks.clear()
-        end = last.hwm if "fold window" in self.bugs else ENDLESS
-        done = set(last.done) | {offset for offset in acked if last.committed <= offset < end}
-        committed = last.committed
-        while committed in done:
-            committed += 1
+        committed, done = self._fold(claim)
         new = claim.write(claim.epoch, committed, committed, (offset for offset in done if offset > committed))
         heads = [(offset, row.key) for offset, row in claim.retries.items() if not row.behind]
         for offset, row in claim.retries.items():
@@ -548,6 +538,90 @@ class FakeDatabase:
             ),
             tuple((offset, row.key) for offset, row in sorted(claim.retries.items())),
         )
+
+    def _fold(self, claim: ClaimRow) -> tuple[int, set[int]]:
+        """Take away the acks rows of a claim whose epoch ends; where it stands then, and what is done."""
+        last = claim.newest
+        acked = {offset for offset, _ in claim.acks}
+        for offset, replays in claim.acks:
+            row = claim.retries.get(offset)
+            if row is not None and (row.replays == replays or "fold replay" in self.bugs):
+                del claim.retries[offset]
+        claim.acks.clear()
+        end = last.hwm if "fold window" in self.bugs else ENDLESS
+        done = set(last.done) | {offset for offset in acked if last.committed <= offset < end}
+        committed = last.committed
+        while committed in done:
+            committed += 1
+        return committed, done
+
+    def seek(self, key: PartitionKey, wanted: int) -> tuple[int, int, int, int, int]:
+        """Move a claim; from, to, skipped, parked, dead letters, as SQL answers. Raises LockedError where SQL would wait."""
+        if key in self.locked:
+            raise LockedError(key)
+        claim = self.claims[key]
+        start, done = self._fold(claim)
+        to = min(max(wanted, 0), self.logs[key[1:]].high + 1)
+        taken = [offset for offset in claim.retries if offset >= min(start, to)]
+        skipped = len(set(range(start, to)) - done) + sum(start <= offset < to for offset in taken)
+        closed = [offset for offset in claim.dead if offset >= to]
+        for offset in closed:
+            del claim.dead[offset]
+        for offset in taken:
+            row = claim.retries.pop(offset)
+            if offset < to and row.payload:
+                known = claim.dead.get(offset)
+                attempts, replays = row.fails + row.crashes, max(row.replays, known.replays if known else 0)
+                claim.dead[offset] = DeadRow(known.key if known else row.key, "skipped", attempts, row.crashes, replays)
+        claim.crashes.clear()
+        self._fence(claim, to, frozenset())
+        return start, to, skipped, len(taken), len(closed)
+
+    def skip(self, key: PartitionKey, offset: int, *, dead_letter: bool) -> str:
+        """Settle one message: parked or open, or the SQLSTATE of the refusal. Raises LockedError where SQL would wait."""
+        if key in self.locked:
+            raise LockedError(key)
+        claim = self.claims[key]
+        acks = {
+            acked
+            for acked, replays in claim.acks
+            if offset not in claim.retries or claim.retries[offset].replays == replays
+        }
+        row = claim.retries.get(offset) if offset not in acks else None
+        last = claim.newest
+        if row is None and (
+            offset < last.committed or offset in last.done or any(acked == offset for acked, _ in claim.acks)
+        ):
+            return "KG004"
+        rows = self.logs[key[1:]].rows
+        if offset not in rows and not (row is not None and row.payload):
+            return "KG003"
+        committed, done = self._fold(claim)
+        done |= {offset}
+        while committed in done:
+            committed += 1
+        self._fence(claim, committed, frozenset(o for o in done if o > committed))
+        claim.crashes = {e: crash for e, crash in claim.crashes.items() if max(crash.offsets) >= committed}
+        if dead_letter or (row is not None and row.payload):
+            fails, crashes = (row.fails, row.crashes) if row is not None else (0, 0)
+            line = {
+                "offset": offset,
+                "reason": "skipped",
+                "attempts": fails + crashes,
+                "crashes": crashes,
+                "guard": False,
+            }
+            self._bury(key, claim, line)
+        claim.retries.pop(offset, None)
+        return "open" if row is None else "parked"
+
+    def _fence(self, claim: ClaimRow, committed: int, done: frozenset[int]) -> None:
+        claim.owner = None
+        claim.epoch += 1
+        for row in claim.retries.values():
+            row.dispatched = None
+        # Not by `write`: this is the one way in which a committed offset goes back.
+        claim.history.append(Progress(claim.newest.seq + 1, claim.epoch, committed, committed, done))
 
     def release(self, coordinator: UUID, claims: Sequence[tuple[PartitionKey, int]]) -> int:
         count = 0
