@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 from support.pgbouncer import PgBouncer, find_pgbouncer
 
@@ -94,6 +95,9 @@ def pooler(request: pytest.FixtureRequest, server: Server) -> Iterator[PgBouncer
     if not request.config.getoption("--pgbouncer"):
         yield None
         return
+    # The tests' own connections, too: the next transaction may be on a session that has never seen the statement.
+    for kind in (psycopg.Connection, psycopg.AsyncConnection):
+        kind.connect.__func__.__kwdefaults__["prepare_threshold"] = None  # type: ignore[attr-defined]
     with PgBouncer(server.dsn) as made:
         yield made
 

@@ -257,6 +257,7 @@ async def test_two_consumers__share_the_partitions(dsn):
             assert asyncio.get_running_loop().time() - started_s < 3
 
 
+@pytest.mark.direct("counts the sessions of a client on the server")
 @in_loop
 async def test_start__unknown_topic__raises_and_leaves_nothing_behind(dsn):
     async with coordinator(dsn) as app:
@@ -273,6 +274,7 @@ async def test_start__unknown_topic__raises_and_leaves_nothing_behind(dsn):
     assert len(asyncio.all_tasks()) == 1
 
 
+@pytest.mark.direct("counts the sessions of a client on the server")
 @in_loop
 async def test_maintain__once_and_until_cancelled__leaves_nothing(dsn):
     async with coordinator(dsn) as app:

@@ -397,6 +397,7 @@ def test_failures__of_a_hundred__use_rows_and_no_ranges(shell, dsn):
     assert len(book.seen) == 300
 
 
+@pytest.mark.direct("ends the sessions of one client")
 def test_outage__met_by_the_process_too__is_not_charged(shell, dsn):
     """What a handler could not do because there was no database comes again as the same attempt."""
     tries = []

@@ -234,6 +234,7 @@ def test_publish__odd_dedup_keys__are_kept_as_they_are(app, key):
 # ---- limits
 
 
+@pytest.mark.direct("each session remembers the room there was for a second")
 def test_publish__topic_too_far_behind__raises_backlog_error_and_nothing_is_lost(app, dsn):
     app.create_topic("limited", max_backlog=2)
     query(dsn, "select coordinator.join_group(null, 'g', array['limited'])")
@@ -304,6 +305,7 @@ def caught(function, *arguments, **options):
         return error
 
 
+@pytest.mark.direct("ends the sessions of one client")
 def test_publish__cut_after_the_commit_of_its_own_transaction__repeated_with_its_key__is_there_once(shell, dsn):
     with Proxy(dsn) as proxy:
         app = shell(proxy.dsn)
@@ -320,6 +322,7 @@ def test_publish__cut_after_the_commit_of_its_own_transaction__repeated_with_its
     assert count(dsn) == 2
 
 
+@pytest.mark.direct("ends the sessions of one client")
 def test_publish__backend_killed_before_its_commit__repeated_with_its_key__is_published(shell, dsn):
     app = shell(dsn)
     app.create_topic("t")
@@ -388,6 +391,7 @@ def test_tick__connection_is_gone__raises_unavailable(control):
         tick(control, "coordinator")
 
 
+@pytest.mark.direct("sends a parameter with the start of the connection")
 def test_tick__default_isolation_is_strict__works(dsn, app):
     app.publish("t", 1, delay_s=0.01)
     with psycopg.connect(dsn, autocommit=True, options="-c default_transaction_isolation=serializable") as connection:
