@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from coordinator.consumer.aio_runtime import AsyncRuntime
 from coordinator.consumer.handlers import (
     Decode,
+    NotBegunError,
     Outcomes,
     Registration,
     check_acked,
@@ -329,7 +330,7 @@ class AsyncWorkers:
                 self._outcomes.interrupted(batch)
                 if _cancelled():
                     raise
-            except FencedError as error:
+            except (FencedError, NotBegunError) as error:
                 self._outcomes.not_charged(batch, error)
             except UnavailableError as error:
                 if await self._runtime.saw_outage(began_s):
@@ -350,7 +351,11 @@ class AsyncWorkers:
             return await returned if inspect.isawaitable(returned) else returned
         if not options.transactional:
             return await registration.handler(argument)  # type: ignore[misc] # is_async tells that it is awaitable
-        async with self._runtime.transaction(batch) as connection:
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                connection = await stack.enter_async_context(self._runtime.transaction(batch))
+            except UnavailableError as error:
+                raise NotBegunError(str(error)) from error
             await registration.handler(argument, connection)  # type: ignore[misc] # as above
         check_acked(batch)
         return None

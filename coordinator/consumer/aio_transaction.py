@@ -99,6 +99,12 @@ async def _begin(own: psycopg.AsyncConnection[Any], block: psycopg.AsyncTransact
         with contextlib.suppress(psycopg.Error):
             await _whole(own, _roll_back(block, error))
         raise
+    except psycopg.Error as error:
+        # As everywhere else in it: an outage that the handler would be charged with otherwise.
+        ours = translate(error, own) if own.closed else None
+        if ours is None:
+            raise
+        raise ours from error
 
 
 async def _roll_back(block: psycopg.AsyncTransaction, error: BaseException) -> bool:

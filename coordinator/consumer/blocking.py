@@ -1,5 +1,6 @@
 """The explicit consumer and the workers of subscriptions, both on a Runtime."""
 
+import contextlib
 import logging
 import os
 import threading
@@ -9,7 +10,15 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from coordinator.consumer.handlers import Decode, Outcomes, Registration, check_acked, decoded, keep_alive
+from coordinator.consumer.handlers import (
+    Decode,
+    NotBegunError,
+    Outcomes,
+    Registration,
+    check_acked,
+    decoded,
+    keep_alive,
+)
 from coordinator.consumer.options import Options
 from coordinator.consumer.pacing import IDLE_ENDS_S
 from coordinator.consumer.runtime import Runtime
@@ -262,7 +271,7 @@ class Workers:
                 finally:
                     if began_s >= times.next_s:
                         times.note(batch[0].topic, began_s, time.monotonic())
-            except FencedError as error:
+            except (FencedError, NotBegunError) as error:
                 self._outcomes.not_charged(batch, error)
             except UnavailableError as error:
                 # A message that makes its handler lose its session, while the server is there, must not be tried for ever.
@@ -289,7 +298,11 @@ class Workers:
         argument: object = batch if options.batch_size > 1 else batch[0]
         if not options.transactional:
             return self._handled(registration, argument)
-        with self._runtime.transaction(batch) as connection:
+        with contextlib.ExitStack() as stack:
+            try:
+                connection = stack.enter_context(self._runtime.transaction(batch))
+            except UnavailableError as error:
+                raise NotBegunError(str(error)) from error
             self._handled(registration, argument, connection)
         check_acked(batch)
         return None

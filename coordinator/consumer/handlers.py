@@ -154,6 +154,10 @@ class Outcomes:
             self._runtime.give_back(message)
 
 
+class NotBegunError(Exception):
+    """There was no connection to begin a transaction on: the handler was not called, so it is no failure of it."""
+
+
 def check_acked(batch: Sequence[Message]) -> None:
     """Look at what a transactional handler has left.
 

@@ -9,7 +9,7 @@ from psycopg import IsolationLevel, sql
 from psycopg.conninfo import conninfo_to_dict
 from support.ledger import EFFECTS, Recorder, dead, effects, parked, wait_settled
 from support.proxy import Fault, Proxy
-from support.shell import GROUP, TOPIC, committed, locked, query, wait_until
+from support.shell import GROUP, TOPIC, committed, locked, query, terminate, wait_until
 
 from coordinator import Reject
 from coordinator.errors import AlreadySettledError, ConfigError, FencedError, StaleEpochError
@@ -483,3 +483,24 @@ def cut_commits(proxy, make_shell, dsn, moment):
     again = [(value, 2) for value in range(3)] if moment == "before" else []
     assert sorted(tries) == sorted([*((value, 1) for value in range(6)), *again])
     assert dead(dsn) == parked(dsn) == []
+
+
+def test_begin__on_a_connection_that_is_gone__is_not_charged(shell, dsn, monkeypatch):
+    """Of a server that was restarted a moment ago: the handler was not called, and what it would have got is given back."""
+    monkeypatch.setattr("coordinator.db.connect._TRUSTED_S", 60.0)
+    record = Recorder()
+
+    def act(message, connection):
+        record(message)
+        book(message, connection)
+
+    shell.subscribe(act, transactional=True)
+    with shell:
+        for value in range(4):
+            shell.app.publish(TOPIC, value)
+            wait_until(lambda value=value: (value, 1) in effects(dsn))
+            for purpose in ("work", "control", "handlers"):
+                terminate(dsn, f"coordinator {purpose}")
+        wait_settled(dsn, 30)
+    assert [seen.attempt for seen in record.seen] == [1] * 4
+    assert effects(dsn) == [(value, 1) for value in range(4)]

@@ -149,7 +149,13 @@ class Storm:
                 frozen = _busy(processes)
                 frozen.freeze()
                 self.zombies += 1
-                wait_until(lambda frozen=frozen: not self._owns(server.dsn, frozen), 30, "the frozen one is replaced")
+                try:
+                    wait_until(
+                        lambda frozen=frozen: not self._owns(server.dsn, frozen), 60, "the frozen one is replaced"
+                    )
+                except AssertionError:
+                    print(f"{frozen.task.client_id} is frozen", *_state(server.dsn), sep="\n")
+                    raise
             else:
                 _busy(processes).kill()
                 processes.append(start())
@@ -173,6 +179,22 @@ class Storm:
                 process.task.client_id,
             )
         )
+
+
+def _state(dsn: str) -> list[tuple[Any, ...]]:
+    """What tells who keeps whom from what."""
+    return [
+        *query(
+            dsn,
+            "select c.client_id, c.state, c.coordinator, clock_timestamp() - c.lease_until as overdue, "
+            "(select count(*) from coordinator.claims k where k.owner = c.coordinator) from coordinator.coordinators c",
+        ),
+        *query(
+            dsn,
+            "select a.application_name, a.state, clock_timestamp() - a.state_change, a.wait_event, pg_blocking_pids(a.pid), "
+            "left(a.query, 80) from pg_stat_activity a where a.datname = current_database()",
+        ),
+    ]
 
 
 def _busy(processes: list[Process]) -> Process:
