@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 
 from coordinator.consumer.membership import Moves
 from coordinator.core.loop import Engine, Exchange
+from coordinator.core.subscription import Subscription
 from coordinator.model import Claim, Message
 from coordinator.observe import metrics
 from coordinator.observe.meter import Histogram, Reading
@@ -38,6 +39,7 @@ class Counting:
         self.clock_skew_s: float | None = None
         self.away_since_s: dict[str, float] = {}
         self.sample_at_s = 0.0
+        self._started: dict[tuple[str, str], int] = {}
         self._latency: dict[tuple[str, str], Histogram] = {}
         self._handlers: list[tuple[str, str, Histogram]] = []
 
@@ -82,7 +84,7 @@ class Counting:
         engine = self._engine
         for subscription in list(engine.subscriptions.values()):
             counts, place = subscription.counts, (subscription.topic, subscription.group)
-            into.count(metrics.STARTED, counts.delivered, *place)
+            into.count(metrics.STARTED, self._started_count(subscription), *place)
             into.count(metrics.STALE, counts.stale, *place)
             dead = dict(counts.dead_lettered)
             for outcome, count in zip(
@@ -107,6 +109,17 @@ class Counting:
         for group, count in list(self.rebalances.items()):
             into.count(metrics.REBALANCES, count, group)
         self._gauges(into)
+
+    def _started_count(self, subscription: Subscription) -> int:
+        """Hand-overs; never less than before: a partition that is dropped at this moment may be missing in both places."""
+        started = subscription.counts.delivered + sum(
+            partition.window.started_count
+            for partition in list(self._engine.partitions.values())
+            if partition.subscription is subscription
+        )
+        place = (subscription.topic, subscription.group)
+        self._started[place] = max(started, self._started.get(place, 0))
+        return self._started[place]
 
     def _gauges(self, into: Reading) -> None:
         engine = self._engine

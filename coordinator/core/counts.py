@@ -14,7 +14,7 @@ class Counts:
     """Hand-overs and what became of them.
 
     Attributes:
-        delivered: Hand-overs.
+        delivered: Hand-overs, but for those that the windows of held partitions count: that costs nothing.
         redelivered: Those of them that were not the first of their message, by what the one before has come to.
         acked: Acks on their way into the database.
         retried: Failures after which the message is handed over again.

@@ -218,7 +218,6 @@ class Deliveries:
                 if self._stopped or (started and _failed_before(taken)):
                     max_count = 0
                     break
-            subscription.counts.delivered += len(taken) - before
             if subscription.rate is not None:
                 subscription.rate.on_started(len(taken) - before)
         return taken
@@ -769,8 +768,10 @@ class Deliveries:
             self._wake()
 
     def _drop(self, partition: Partition) -> None:
-        if partition.holds_unsaved and not partition.lost:
-            self.lost_unsaved.append(partition)
+        if not partition.lost:
+            partition.subscription.counts.delivered += partition.window.started_count
+            if partition.holds_unsaved:
+                self.lost_unsaved.append(partition)
         partition.lost = True
         for delivery in partition.in_flight.values():
             self.heap.settle(delivery)

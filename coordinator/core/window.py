@@ -14,7 +14,7 @@ class Window:
     and never more than the bytes that a partition may hold.
     """
 
-    __slots__ = ("_average_bytes", "_max", "_max_bytes", "_since_s", "_size", "_started")
+    __slots__ = ("_average_bytes", "_max", "_max_bytes", "_since_s", "_size", "_started", "_started_before")
 
     def __init__(self, max_size: int, max_bytes: int = 8 * 1024 * 1024) -> None:
         self._max = max_size
@@ -23,6 +23,7 @@ class Window:
         self._average_bytes = 0.0
         self._since_s: float | None = None
         self._started = 0
+        self._started_before = 0
 
     @property
     def size(self) -> int:
@@ -45,7 +46,7 @@ class Window:
         """Count messages that were handed over."""
         if self._since_s is None:
             self._since_s = now_s
-            self._started = 0
+            self._fold()
         self._started += count
         elapsed_s = now_s - self._since_s
         if self._started < self._size and elapsed_s <= _FULL_S:
@@ -55,6 +56,15 @@ class Window:
         elif elapsed_s > _FULL_S:
             self._size = max(self._size // 2, min(_MIN, self._max))
         self._since_s = now_s
+        self._fold()
+
+    @property
+    def started_count(self) -> int:
+        """All messages that were handed over."""
+        return self._started_before + self._started
+
+    def _fold(self) -> None:
+        self._started_before += self._started
         self._started = 0
 
     def on_idle(self) -> None:

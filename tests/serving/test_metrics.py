@@ -91,6 +91,10 @@ def test_gauges_of_the_database__two_processes__one_exports_and_the_other_takes_
 def test_turn__asked_for_by_two_transactions_at_once__is_given_to_one(dsn):
     with psycopg.connect(dsn) as first, psycopg.connect(dsn) as second:
         text = "select coordinator.take_export_turn(%s, 30)"
+        for connection in (first, second):
+            # Who waits for the other instead has lost.
+            connection.execute("set lock_timeout = '5s'")
+            connection.commit()
         one, two = "00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002"
         assert first.execute(text, (one,)).fetchone() == (True,)
         assert second.execute(text, (two,)).fetchone() == (False,)
@@ -124,6 +128,19 @@ def test_group_gauges__message_settled_above_a_hole_and_one_parked__ages_are_of_
     assert (gauge.lag, gauge.parked) == (2, 1)
     assert 599 < gauge.lag_s < 700
     assert 3599 < gauge.oldest_unacked_s < 3700
+
+
+def test_group_gauges__offset_of_an_open_publisher__has_no_age_and_neither_has_what_is_settled_above(app, dsn):
+    with psycopg.connect(dsn) as publisher:
+        app.publish(TOPIC, 1, partition=0, connection=publisher)
+        app.publish(TOPIC, 2, partition=0)
+        with app.consumer(TOPIC, group=GROUP) as consumer:
+            (message,) = consumer.poll(1, 30)
+            message.ack()
+            consumer.commit()
+            (gauge,) = [found for found in app.group_gauges() if found.partition == 0]
+            publisher.rollback()
+    assert (message.offset, gauge.lag, gauge.lag_s) == (1, 1, 0)
 
 
 def test_lag__counts_no_messages(app, dsn):
