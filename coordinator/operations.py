@@ -161,8 +161,9 @@ class Operations:
         """Change settings of a topic, and leave the others; returns these as they were.
 
         Args:
-            settings: max_message_bytes, wake, dedup_window_s (or None), max_backlog (or None): see `create_topic`. Publishers
-                may believe the old limit of bytes for a minute.
+            settings: max_message_bytes, wake, dedup_window_s, max_backlog, retention_s, retention_bytes, unconsumed,
+                segment_max_age_s, segment_max_bytes: see `create_topic`. Publishers may believe the old limit of bytes for a
+                minute.
 
         Raises:
             NotFoundError: No such topic.

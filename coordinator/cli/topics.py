@@ -32,6 +32,49 @@ def _or_none(kind: type[float] | type[int]) -> Callable[[click.Context, click.Pa
     return read
 
 
+def _retention_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add what is kept of a topic, for create and alter; what is not given is no parameter of the call."""
+    for option in reversed(
+        (
+            click.option(
+                "--retention-s",
+                metavar="SECONDS|none",
+                callback=_or_none(float),
+                help="A segment may go when it was closed so long ago; a week for a new topic.",
+            ),
+            click.option(
+                "--retention-bytes",
+                metavar="BYTES|none",
+                callback=_or_none(int),
+                help="Or when the segments behind it hold so much.",
+            ),
+            click.option(
+                "--unconsumed",
+                type=click.Choice(("keep", "drop")),
+                help="What a group has not passed is kept, or skipped for it, and recorded; keep for a new topic.",
+            ),
+            click.option(
+                "--segment-max-age-s",
+                metavar="SECONDS|none",
+                callback=_or_none(float),
+                help="Close a segment that is so old; none: an eighth of the retention.",
+            ),
+            click.option(
+                "--segment-max-bytes",
+                metavar="BYTES|none",
+                callback=_or_none(int),
+                help="Close a segment that is so large; 1 GiB for a new topic.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: None if value is _NONE else value for name, value in values.items() if value is not None}
+
+
 @click.group(cls=Group)
 def topics() -> None:
     """Make, list, alter and delete topics; rotate their segments."""
@@ -63,9 +106,11 @@ def topics() -> None:
     metavar="MESSAGES",
     help="Refuse publishes while the slowest group has so many messages to settle; else never.",
 )
+@_retention_options
 @pass_options
 def create(
     options: Options,
+    /,
     name: str,
     *,
     partitions: int,
@@ -73,6 +118,7 @@ def create(
     wake: bool,
     dedup_window_s: float | None,
     max_backlog: int | None,
+    **retention: Any,
 ) -> None:
     """Make a topic.
 
@@ -86,6 +132,7 @@ def create(
             wake=wake,
             dedup_window_s=dedup_window_s,
             max_backlog=max_backlog,
+            **_given(retention),
         )
     if options.as_json:
         output.json_object({"topic": name, "partitions": partitions, "created": created})
@@ -157,7 +204,26 @@ def describe(options: Options, name: str) -> None:
         ],
     )
     output.line("")
-    output.table(("PARTITION", "LOG-END-OFFSET"), [(p, high + 1) for p, high in enumerate(topic.high_offsets)])
+    output.table(
+        ("RETENTION-S", "RETENTION-BYTES", "UNCONSUMED", "SEGMENT-MAX-AGE-S", "SEGMENT-MAX-BYTES"),
+        [
+            (
+                topic.retention_s,
+                topic.retention_bytes,
+                topic.unconsumed,
+                topic.segment_max_age_s,
+                topic.segment_max_bytes,
+            )
+        ],
+    )
+    output.line("")
+    output.table(
+        ("PARTITION", "LOG-START-OFFSET", "LOG-END-OFFSET"),
+        [
+            (p, first, high + 1)
+            for p, (first, high) in enumerate(zip(topic.first_offsets, topic.high_offsets, strict=True))
+        ],
+    )
 
 
 @topics.command(examples=("coordinator topics rotate orders",))
@@ -177,6 +243,7 @@ def rotate(options: Options, name: str) -> None:
     examples=(
         "coordinator topics alter orders --max-backlog 100000",
         "coordinator topics alter orders --dedup-window-s none --no-wake",
+        "coordinator topics alter orders --retention-s 86400 --unconsumed drop",
     )
 )
 @click.argument("name")
@@ -186,6 +253,7 @@ def rotate(options: Options, name: str) -> None:
     "--dedup-window-s", metavar="SECONDS|none", callback=_or_none(float), help="As for create; none: no window."
 )
 @click.option("--max-backlog", metavar="MESSAGES|none", callback=_or_none(int), help="As for create; none: no limit.")
+@_retention_options
 @reason_option
 @pass_options
 def alter(options: Options, /, name: str, *, reason: str | None, **given: Any) -> None:
@@ -193,10 +261,11 @@ def alter(options: Options, /, name: str, *, reason: str | None, **given: Any) -
 
     It holds for what is published from now on. Publishers may believe the old limit of bytes for a minute.
     """
-    settings = {setting: None if value is _NONE else value for setting, value in given.items() if value is not None}
+    settings = _given(given)
     if not settings:
         raise click.UsageError(
-            "give a setting: --max-message-bytes, --wake, --no-wake, --dedup-window-s or --max-backlog"
+            "give a setting: --max-message-bytes, --wake, --no-wake, --dedup-window-s, --max-backlog, --retention-s, "
+            "--retention-bytes, --unconsumed, --segment-max-age-s or --segment-max-bytes"
         )
     with options.coordinator() as app:
         before = app.alter_topic(name, reason=reason, **settings)
@@ -256,11 +325,13 @@ def delete(ctx: click.Context, options: Options, name: str, *, force: bool, yes:
 def _facts(topic: "TopicInfo") -> dict[str, Any]:
     facts = asdict(topic)
     high_offsets: tuple[int, ...] = facts.pop("high_offsets")
+    first_offsets: tuple[int, ...] = facts.pop("first_offsets")
     # "topic", as in all other objects that we print.
     return {
         "topic": facts.pop("name"),
         **facts,
         "messages": _message_count(topic),
+        "log_start_offsets": list(first_offsets),
         "log_end_offsets": [high + 1 for high in high_offsets],
     }
 

@@ -53,7 +53,11 @@ def test_describe__after_messages__shows_the_end_of_each_partition(on: Any) -> N
     on("messages", "publish", "orders", "--partition", 1, stdin=b"1\n2\n3\n")
     ended = on("topics", "describe", "orders")
     assert ended.code == 0
-    assert [line.split() for line in ended.lines[-3:]] == [["PARTITION", "LOG-END-OFFSET"], ["0", "0"], ["1", "3"]]
+    assert [line.split() for line in ended.lines[-3:]] == [
+        ["PARTITION", "LOG-START-OFFSET", "LOG-END-OFFSET"],
+        ["0", "0", "0"],
+        ["1", "0", "3"],
+    ]
     assert on("topics", "describe", "orders", "--json").json["log_end_offsets"] == [0, 3]
 
 
@@ -62,3 +66,21 @@ def test_rotate__once_and_again__names_the_segment(on: Any) -> None:
     assert on("topics", "rotate", "orders").text == "topic orders writes to segment 2\n"
     assert on("topics", "rotate", "orders", "--json").json == {"topic": "orders", "segment": 3}
     assert on("topics", "describe", "orders", "--json").json["segment"] == 3
+
+
+def test_retention__given_and_altered__is_shown(on):
+    on("topics", "create", "orders", "--retention-s", 3600, "--unconsumed", "drop", "--segment-max-bytes", "none")
+    facts = on("topics", "describe", "orders", "--json").json
+    assert (facts["retention_s"], facts["unconsumed"], facts["segment_max_bytes"]) == (3600, "drop", None)
+    assert facts["log_start_offsets"] == [0]
+    changed = on("topics", "alter", "orders", "--retention-s", "none", "--retention-bytes", 10**9, "--json").json
+    assert changed["before"] == {"retention_s": 3600, "retention_bytes": None}
+    assert changed["after"] == {"retention_s": None, "retention_bytes": 10**9}
+    assert on("topics", "alter", "orders", "--retention-s", 0).code == 2
+    assert "UNCONSUMED" in on("topics", "describe", "orders").text
+
+
+def test_retention__not_given__is_a_week_of_what_everybody_has_read(on):
+    on("topics", "create", "orders")
+    facts = on("topics", "describe", "orders", "--json").json
+    assert (facts["retention_s"], facts["unconsumed"], facts["segment_max_bytes"]) == (604800, "keep", 2**30)
