@@ -22,7 +22,9 @@ def main() -> None:
         fileConfig(config.config_file_name, disable_existing_loggers=False)
     arguments = context.get_x_argument(as_dictionary=True)
     dsn = arguments.get("dsn", os.environ.get("COORDINATOR_DSN", ""))
-    schema = arguments.get("schema", os.environ.get("COORDINATOR_SCHEMA", DEFAULT_SCHEMA))
+    schema = config.attributes.get("schema") or arguments.get(
+        "schema", os.environ.get("COORDINATOR_SCHEMA", DEFAULT_SCHEMA)
+    )
     config.attributes["schema"] = schema  # for run_sql
     if context.is_offline_mode():
         run(dialect_name="postgresql", prologue=migration_prologue(schema))

@@ -214,8 +214,23 @@ alter table coordinator.topics drop column retention_s, drop column retention_by
 """
 
 RIGHTS_UP = """
+alter table coordinator.topics add column publish_roles text[], add column subscribe_roles text[];
+create table coordinator.role_grants (
+    role text not null,
+    kind text not null check (kind in ('publisher', 'consumer', 'reader', 'operator')),
+    primary key (role, kind)
+);
 """
 RIGHTS_DOWN = """
+drop function coordinator.repair_sequences(boolean);
+drop function coordinator.apply_grants(text, text);
+drop function coordinator.grant_statements(text, text);
+drop function coordinator.rights_of(text);
+drop function coordinator.set_topic_rights(text, text[], text[]);
+drop function coordinator.check_subscribe(int[]);
+drop function coordinator.may(text[]);
+drop table coordinator.role_grants;
+alter table coordinator.topics drop column publish_roles, drop column subscribe_roles;
 """
 
 OBSERVE_UP = """

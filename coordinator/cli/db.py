@@ -10,7 +10,7 @@ from coordinator.cli.commands import Group, Options, pass_options
 
 @click.group(cls=Group)
 def db() -> None:
-    """Install, upgrade and downgrade the schema."""
+    """Install, upgrade, repair and remove the schema; grant roles what they need."""
 
 
 @db.command(
@@ -71,6 +71,97 @@ def current(ctx: click.Context, options: Options) -> None:
     if revision is None:
         output.note(f"schema {name} has no revision; install it: coordinator db upgrade")
         ctx.exit(exits.FINDING)
+
+
+@db.command(
+    examples=(
+        "coordinator db grants --role publisher --to shop_service",
+        "coordinator db grants --role consumer --to shop_service --execute",
+    )
+)
+@click.option(
+    "--role",
+    "kind",
+    type=click.Choice(("publisher", "consumer", "operator", "reader")),
+    required=True,
+    help="What it may do; several are granted one after the other.",
+)
+@click.option("--to", "role", metavar="ROLE", required=True, help="The role in the database; it must exist.")
+@click.option("--execute", is_flag=True, help="Run the statements, as the owner of the schema; else they are printed.")
+@pass_options
+def grants(options: Options, *, kind: str, role: str, execute: bool) -> None:
+    """Give a role what it needs, and no more.
+
+    The first statement takes away what everybody has: without it whoever may use the schema may call every function. So
+    grant all your services their roles before, or along with, the first one. What was executed is done again by upgrades.
+    """
+    from coordinator.db import schema  # noqa: PLC0415 - heavy
+
+    with options.server() as dsn:
+        statements = schema.grants(dsn, options.schema_name(), kind, role, execute=execute)
+    if options.as_json:
+        output.json_object({"role": role, "kind": kind, "executed": execute, "statements": statements})
+    elif execute:
+        output.line(f"role {role} is a {kind} now, by {len(statements)} statements")
+    else:
+        for statement in statements:
+            output.line(f"{statement};")
+
+
+@db.command(examples=("coordinator db repair-sequences", "coordinator db repair-sequences --execute"))
+@click.option("--execute", is_flag=True, help="Set them; else what is behind is listed.")
+@pass_options
+@click.pass_context
+def repair_sequences(ctx: click.Context, options: Options, *, execute: bool) -> None:
+    """Set sequences that are behind their messages, or ahead of the last segment: after a restore that did not carry them.
+
+    Stop publishers and consumers before. Exit code 1 if something is wrong and --execute was not given.
+    """
+    from coordinator.db import schema  # noqa: PLC0415 - heavy
+
+    with options.server() as dsn:
+        found = schema.repair_sequences(dsn, options.schema_name(), execute=execute)
+    if options.as_json:
+        output.json_object({"executed": execute, "sequences": [one._asdict() for one in found]})
+    else:
+        output.table(("SEQUENCE", "VALUE", "WANTED"), [tuple(one) for one in found])
+        if not found:
+            output.note("no sequence is behind")
+    if found and not execute:
+        ctx.exit(exits.FINDING)
+
+
+@db.command(examples=("coordinator db uninstall", "coordinator db uninstall --yes"))
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@pass_options
+def uninstall(options: Options, *, yes: bool) -> None:
+    """Drop the schema with all that is in it, messages included, and what elsewhere depends on it. Stop every service before."""
+    from coordinator.db import schema  # noqa: PLC0415 - heavy
+
+    name = options.schema_name()
+    with options.server() as dsn:
+        if not yes:
+            _confirm(f"drop schema {name}")
+        schema.uninstall(dsn, name)
+    if options.as_json:
+        output.json_object({"schema": name, "uninstalled": True})
+    else:
+        output.line(f"schema {name} is gone")
+
+
+@db.command(examples=("coordinator db sql > install.sql", "coordinator db sql --from 0003 | psql --single-transaction"))
+@click.option("--from", "start", default="base", show_default=True, help="The revision that is installed.")
+@click.option("--to", "end", default="head", show_default=True, help="The revision that is wanted.")
+@pass_options
+def sql(options: Options, *, start: str, end: str) -> None:
+    """Print the SQL of an installation or upgrade, for somebody else to run; needs no database.
+
+    Run it in one transaction, as the role that is to own the schema. Roles that were granted something before an upgrade are
+    granted it anew by: select coordinator.apply_grants()
+    """
+    from coordinator.db import schema  # noqa: PLC0415 - heavy
+
+    output.line(schema.script(options.schema_name(), start, end))
 
 
 def _confirm(what: str) -> None:

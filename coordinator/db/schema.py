@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from coordinator.db.drive import drive
 from coordinator.db.dsn import conninfo
 from coordinator.db.translate import translate, translated
-from coordinator.errors import ConfigError, SchemaVersionError
+from coordinator.errors import ConfigError, DeniedError, SchemaVersionError
+from coordinator.protocol import admin, rights
+from coordinator.protocol.admin import BehindSequence
 from coordinator.protocol.placeholder import DEFAULT_SCHEMA, check_schema_name, render
 from coordinator.protocol.statement import Flow, Statement, call
 
@@ -43,9 +46,76 @@ def upgrade(dsn: str, schema: str = DEFAULT_SCHEMA, revision: str = "head") -> N
     Raises:
         ConfigError: If the name is not usable, the schema holds something else, or there is no such revision.
         SchemaVersionError: If the schema is newer than this client.
+        DeniedError: If the role may not create the schema, or does not own it.
         UnavailableError: If the database cannot be reached.
     """
-    _migrate("upgrade", dsn, schema, revision)
+    try:
+        _migrate("upgrade", dsn, schema, revision)
+        _grant_anew(dsn, schema)
+    except DeniedError as error:
+        raise DeniedError(
+            str(error),
+            detail=error.detail,
+            hint=f"Upgrade as the role that owns schema {schema}, or may create it: grant create on database ... to ..., "
+            "or have it created with its authorization. coordinator db sql prints a script for an administrator.",
+        ) from error
+
+
+def grants(dsn: str, schema: str, kind: str, role: str, *, execute: bool) -> list[str]:
+    """Return the statements that give a role the rights of a kind (publisher, consumer, reader, operator); run them if told to.
+
+    What was executed is remembered, and done again by `upgrade`.
+
+    Raises:
+        NotFoundError: No such role.
+        InvalidInputError: No such kind.
+        DeniedError: Executed by another role than the owner's.
+    """
+    statement = rights.apply_grants(kind, role) if execute else rights.grant_statements(kind, role)
+    with _connection(dsn) as connection:
+        drive(protocol_checked(schema), connection, schema)
+        return drive(call(statement), connection, schema)
+
+
+def repair_sequences(dsn: str, schema: str, *, execute: bool) -> list[BehindSequence]:
+    """Find sequences that are behind their tables, or ahead of the last segment, and set them if told to.
+
+    Publishers and consumers must not run meanwhile. Raises: DeniedError, SchemaVersionError, UnavailableError.
+    """
+    with _connection(dsn) as connection:
+        drive(protocol_checked(schema), connection, schema)
+        return drive(call(admin.repair_sequences(execute=execute)), connection, schema)
+
+
+def script(schema: str, start: str = "base", end: str = "head") -> str:
+    """Return the SQL that brings a schema from one revision to another, to be run in one transaction; needs no database.
+
+    Raises:
+        SchemaVersionError: No such revision.
+    """
+    check_schema_name(schema)
+    from alembic.config import Config  # noqa: PLC0415
+    from alembic.util import CommandError  # noqa: PLC0415
+
+    from alembic import command  # noqa: PLC0415 - see above
+
+    written = io.StringIO()
+    config = Config(stdout=io.StringIO(), output_buffer=written)
+    config.set_main_option("script_location", str(alembic_dir()).replace("%", "%%"))
+    config.attributes["schema"] = schema
+    with _one_migration:
+        try:
+            command.upgrade(config, f"{start}:{end}", sql=True)
+        except CommandError as error:
+            raise SchemaVersionError(f"cannot write a script from {start!r} to {end!r}: {error}") from error
+    return written.getvalue()
+
+
+def _grant_anew(dsn: str, schema: str) -> None:
+    """After an upgrade: new functions may be called by everybody, and what was dropped has lost its grants."""
+    with _connection(dsn) as connection:
+        if _scalar(connection, render("select to_regprocedure('coordinator.apply_grants(text, text)')::oid", schema)):
+            drive(call(rights.apply_grants()), connection, schema)
 
 
 def downgrade(dsn: str, schema: str, revision: str) -> None:

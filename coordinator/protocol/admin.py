@@ -1,6 +1,6 @@
 """Functions of sql/functions/admin and the views that tools read, as data."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from coordinator.model import CoordinatorInfo, GroupInfo, GroupMember, GroupOffset, HandOver
 from coordinator.protocol.statement import Statement
@@ -94,3 +94,21 @@ def _coordinator(values: list[Any]) -> CoordinatorInfo:
 def _member(values: list[Any]) -> GroupMember:
     values[10] = tuple(values[10] or ())
     return GroupMember(*values)
+
+
+class BehindSequence(NamedTuple):
+    """A sequence that is behind its table, or ahead of the last segment; `value` is null where it was never used."""
+
+    sequence: str
+    value: int | None
+    wanted: int
+
+
+def repair_sequences(*, execute: bool) -> Statement[list[BehindSequence]]:
+    """Find them, and set them if told to."""
+    return Statement(
+        "repair_sequences",
+        "select r.sequence, r.value, r.wanted from coordinator.repair_sequences(%s) r",
+        (execute,),
+        lambda rows: [BehindSequence(*row) for row in rows],
+    )

@@ -32,6 +32,9 @@ create table coordinator.topics (
     segment_max_bytes bigint default 1073741824 check (segment_max_bytes >= 8192),
     -- The lowest offset of each partition, at p + 1, that is kept; null: 0. Rises with first_segment, under this row's lock.
     first_offsets bigint[],
+    -- Roles that may publish and read, by name; null: whoever may call the functions.
+    publish_roles text[],
+    subscribe_roles text[],
     check (cardinality(offset_sequences) = partitions)
 );
 
@@ -285,6 +288,13 @@ create table coordinator.skips (
     key text,
     errors jsonb,
     at timestamptz not null
+);
+
+-- Which roles were granted what, so that an upgrade can do it again.
+create table coordinator.role_grants (
+    role text not null,
+    kind text not null check (kind in ('publisher', 'consumer', 'reader', 'operator')),
+    primary key (role, kind)
 );
 
 -- When each task of maintenance was last tried and last went well, whoever did it.

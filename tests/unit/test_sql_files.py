@@ -41,3 +41,36 @@ def test_sql_file__schema_by_its_bare_name__does_not_occur(path):
     """The placeholder rule would leave it, and another installation in the database would be hit."""
     code = re.sub(r"--.*", "", path.read_text("utf-8"))
     assert not re.search(r"\bschema\s+coordinator\b|'coordinator'::regnamespace", code)
+
+
+# What may be put into a statement that is run by EXECUTE: names that the catalogue gave (regclass, regrole, a topic's own table
+# and numbers of its segments), never a parameter of a client.
+_FROM_THE_CATALOGUE = re.compile(
+    r"^(v_(topic|table|messages|relation|sequence|place|slice|segment|statement|partition|sequences)\b[\w.]*|topic_id"
+    r"|coordinator\.segment_table\(v_topic, (v_segment|s\.segment)\))$"
+)
+
+
+@of_each_function
+def test_function_file__dynamic_sql__is_made_of_names_of_the_catalogue(path):
+    code = re.sub(r"--.*", "", path.read_text("utf-8"))
+    for statement in re.findall(r"\bexecute\s+(?!on\b)(.*?);", code, re.DOTALL):
+        if re.fullmatch(r"v_statement", statement.strip()):
+            # apply_grants: the lines of grant_statements, which are made of pg_roles and pg_proc.
+            assert path.stem == "apply_grants"
+            continue
+        text = re.split(r"\)\s+(?:using|into)\s", statement)[0] + ")" if statement.startswith("format") else statement
+        made = re.match(
+            r"\s*format\(\s*(?:\$sql\$.*?\$sql\$|(?:'(?:[^']|'')*'\s*)+)(.*)\)\s*(?:\)|into|using|$)", text, re.DOTALL
+        )
+        assert made, statement
+        depth, argument, arguments = 0, "", []
+        for letter in made.group(1).lstrip(", \n") + ",":
+            depth += {"(": 1, ")": -1}.get(letter, 0)
+            if letter == "," and depth == 0:
+                arguments.append(argument.strip())
+                argument = ""
+            else:
+                argument += letter
+        for one in arguments:
+            assert not one or _FROM_THE_CATALOGUE.match(one), (path.stem, one)

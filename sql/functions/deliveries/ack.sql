@@ -21,6 +21,7 @@ declare
     v_claim record;
     v_count int;
 begin
+    perform coordinator.check_subscribe(array[p_topic]);
     select c.owner, c.epoch into v_claim from coordinator.claims c
     where c.group_id = p_group and c.topic_id = p_topic and c.partition = p_partition
       and c.owner = p_coordinator and c.epoch = p_epoch

@@ -18,6 +18,7 @@ declare
     v_now timestamptz := coordinator.now_();
     v_claim record;
 begin
+    perform coordinator.check_subscribe(p_topics);
     perform coordinator.require_read_committed('dispatch_due');
     for v_claim in
         select w.*

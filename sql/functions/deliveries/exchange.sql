@@ -40,6 +40,7 @@ declare
     v_empty_ords int[] := '{}';
     v_hard coordinator.hard_settled[] := '{}';
 begin
+    perform coordinator.check_subscribe(p_topics);
     perform coordinator.require_read_committed('exchange');
     v_highs := array(
         select coalesce(pg_sequence_last_value(t.offset_sequences[w.partition + 1]), -1)

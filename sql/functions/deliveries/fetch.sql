@@ -17,6 +17,7 @@ as $$
 declare
     v_topic record;
 begin
+    perform coordinator.check_subscribe(p_topics);
     for v_topic in
         select e.topic_id, array_agg(e.ord::int) as ords, array_agg(e.partition) as partitions,
                array_agg(lower(r.range)) as froms, array_agg(upper(r.range)) as tos

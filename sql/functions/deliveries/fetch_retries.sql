@@ -16,6 +16,7 @@ as $$
 declare
     v_topic record;
 begin
+    perform coordinator.check_subscribe(p_topics);
     for v_topic in
         select w.topic_id, array_agg(w.ord::int) as ords, array_agg(w.partition) as partitions,
                array_agg(r."offset") as froms, array_agg(r."offset" + 1) as tos

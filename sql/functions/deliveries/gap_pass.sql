@@ -24,6 +24,7 @@ declare
     v_holders record;
     v_topic record;
 begin
+    perform coordinator.check_subscribe(p_topics);
     perform coordinator.require_read_committed('gap_pass');
     if pg_is_in_recovery() then
         raise exception using errcode = 'read_only_sql_transaction', message = 'gap_pass runs on a standby, it must run on the primary';

@@ -22,6 +22,7 @@ begin
     if not found then
         raise exception using errcode = 'KG003', message = format('there is no topic %L', p_topic);
     end if;
+    perform coordinator.check_subscribe(array[v_topic.topic_id]);
     if p_partition < 0 or p_partition >= v_topic.partitions then
         raise exception using errcode = 'KG003', message = format(
             'topic %L has partitions 0 to %s, found %s', p_topic, v_topic.partitions - 1, p_partition);

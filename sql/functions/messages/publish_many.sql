@@ -30,6 +30,7 @@ as $$
 -- Returns: parallel arrays of what was assigned; duplicates and due_ats are null where there are none, partitions and
 -- offsets hold nulls for messages that wait for their time.
 -- Raises: KG003 no such topic; KG005 arrays of unequal length, wrong partition, null payload, bad headers; KG006 too large;
+-- KG008 the topic names who may publish, and the caller is not among them;
 -- KG009 the topic's groups are too far behind; KG010 a repeated key.
 -- Locks: shared advisory ones (enlist_publisher); never one that another publisher waits for, but for dedup keys, which
 -- are taken before anything else (reserve_dedup_keys).
@@ -48,6 +49,10 @@ begin
     if not found then
         raise exception using errcode = 'KG003', message = format('there is no topic %L', p_topic),
             hint = 'Create it: coordinator topics create NAME --partitions N';
+    end if;
+    if v_topic.publish_roles is not null and not coordinator.may(v_topic.publish_roles) then
+        raise exception using errcode = 'KG008', message = format('role %s may not publish to topic %L', coordinator.actor(), p_topic),
+            hint = 'An operator can allow it: coordinator topics rights NAME --publish ROLE';
     end if;
     if v_count = 0 then
         partitions := '{}'; offsets := '{}'; message_ids := '{}';

@@ -27,6 +27,7 @@ declare
     v_last record;
     v_acked int8multirange;
 begin
+    perform coordinator.check_subscribe(p_topics);
     perform coordinator.require_read_committed('claim');
     perform 1 from coordinator.coordinators c where c.coordinator = p_coordinator and c.state in ('alive', 'draining') for key share;
     if not found then

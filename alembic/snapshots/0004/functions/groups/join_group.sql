@@ -42,6 +42,7 @@ begin
         raise exception using errcode = 'KG003', message = format('there is no topic %L', v_missing),
             hint = 'Create it: coordinator topics create NAME --partitions N';
     end if;
+    perform coordinator.check_subscribe(array(select t.topic_id from coordinator.topics t where t.name = any (p_topics)));
     if p_coordinator is not null then
         perform 1 from coordinator.coordinators c where c.coordinator = p_coordinator and c.state in ('alive', 'draining') for key share;
         if not found then

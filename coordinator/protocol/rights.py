@@ -1,0 +1,35 @@
+"""The functions of sql/functions/rights as data."""
+
+from collections.abc import Sequence
+
+from coordinator.protocol.statement import Statement
+
+
+def grant_statements(kind: str, role: str) -> Statement[list[str]]:
+    """What would give a role the rights of a kind: publisher, consumer, reader, operator."""
+    return Statement(
+        "grant_statements",
+        "select s from coordinator.grant_statements(%s, %s) s",
+        (kind, role),
+        lambda rows: [row[0] for row in rows],
+    )
+
+
+def apply_grants(kind: str | None = None, role: str | None = None) -> Statement[list[str]]:
+    """Give it, and remember it; without arguments give anew what is remembered. Returns what was run."""
+    return Statement(
+        "apply_grants",
+        "select s from coordinator.apply_grants(%s, %s) s",
+        (kind, role),
+        lambda rows: [row[0] for row in rows],
+    )
+
+
+def set_topic_rights(topic: str, publish: Sequence[str] | None, subscribe: Sequence[str] | None) -> Statement[None]:
+    """Name the roles that may publish to a topic and read it; None: whoever may call the functions."""
+    return Statement(
+        "set_topic_rights",
+        "select coordinator.set_topic_rights(%s, %s, %s)",
+        (topic, None if publish is None else list(publish), None if subscribe is None else list(subscribe)),
+        lambda _: None,
+    )
