@@ -202,6 +202,7 @@ def test_delete_topic__a_segment_is_detached_and_not_dropped__takes_it_along(app
     (command,) = connection.execute("select coordinator.detach_command('orders', 1)").fetchone()
     connection.execute(command)
     connection.execute("select coordinator.delete_topic('orders', true)")
+    connection.execute("select coordinator.drop_remains()")
     assert connection.execute("select relname from pg_class where relname ~ '^topic_1'").fetchall() == []
 
 
