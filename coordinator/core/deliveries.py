@@ -63,7 +63,8 @@ class Limits:
 class Lonely:
     """A message that may use up its crash budget, and therefore runs while nothing else of the process does.
 
-    stage: draining (what runs may finish), emptying (an exchange takes back all windows), ready, running.
+    stage: draining (what runs may finish), emptying (an exchange takes back all windows), ready, running; void (its claim is gone
+    or going, and that exchange is still under way).
     """
 
     partition: Partition
@@ -132,7 +133,7 @@ class Deliveries:
                 partition.forget_unstarted()
                 lonely = self.lonely
                 if lonely is not None and lonely.partition is partition and lonely.delivery is None:
-                    self.lonely = None
+                    self._forget_lonely(lonely)
         self._poke(0.0)
 
     def drop(self, keys: Iterable[PartitionKey]) -> list[Partition]:
@@ -341,7 +342,7 @@ class Deliveries:
 
     def _take_lonely(self, subscriptions: Sequence[Subscription], now_s: float, taken: list[Message]) -> None:
         lonely = self.lonely
-        if lonely is None or lonely.stage in ("emptying", "running"):
+        if lonely is None or lonely.stage in ("emptying", "void", "running"):
             return
         if lonely.partition.subscription.paused or lonely.partition.paused:
             # The others must not stand still for as long as that: it gets its turn when it goes on.
@@ -367,6 +368,17 @@ class Deliveries:
         for waiting in self.partitions.values():
             self._queue(waiting)
         self._poke(0.0)
+
+    def _forget_lonely(self, lonely: Lonely) -> None:
+        """Its claim is lost, or to be released.
+
+        Not while all windows are being taken back: what started now would have no window by the time of its ack, which would then
+        be written over nothing, and told to be durable.
+        """
+        if lonely.stage in ("emptying", "void"):
+            lonely.stage = "void"
+        else:
+            self.lonely = None
 
     def _end_lonely(self, delivery: Delivery) -> None:
         if self.lonely is not None and self.lonely.delivery is delivery:
@@ -780,7 +792,7 @@ class Deliveries:
         partition.ready.clear()
         partition.urgent.clear()
         if self.lonely is not None and self.lonely.partition is partition:
-            self.lonely = None
+            self._forget_lonely(self.lonely)
         if self.partitions.get(partition.key) is partition:
             del self.partitions[partition.key]
 

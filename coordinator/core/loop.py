@@ -388,6 +388,9 @@ class Engine(Deliveries):
         for partition in exchange.partitions:
             if not partition.lost:
                 partition.uncertain = True
+        if self.lonely is not None and self.lonely.stage in ("emptying", "void"):
+            # What resolve finds decides, claim by claim: an exchange without the message's own must not be taken for this one.
+            self.lonely = None
 
     def on_reconnected(self) -> None:
         """The connection is a new one: evidence is void, and every claim has to be looked at again."""
@@ -567,12 +570,18 @@ class Engine(Deliveries):
     def _on_emptied(self, exchange: Exchange) -> None:
         """All windows were taken back, or not: then somebody's row was locked, and it is tried again."""
         lonely = self.lonely
-        if lonely is None or lonely.stage != "emptying":
+        if lonely is None or lonely.stage not in ("emptying", "void"):
             return
-        if any(_is_emptying(partition) for partition in exchange.partitions):
+        left = any(_is_emptying(partition) for partition in exchange.partitions)
+        for partition in exchange.partitions:
+            partition.hard = [entry for entry in partition.hard if entry["k"] not in ("empty", "alone")]
+        if lonely.stage == "void":
+            self.lonely = None
+            for partition in self.partitions.values():
+                self._queue(partition)
+            return
+        if left:
             lonely.stage = "draining"
-            for partition in exchange.partitions:
-                partition.hard = [entry for entry in partition.hard if entry["k"] not in ("empty", "alone")]
             return
         lonely.partition.handed.add(lonely.row[1])
         lonely.partition.facts[lonely.row[1]] = lonely.facts

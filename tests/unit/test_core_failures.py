@@ -450,6 +450,62 @@ def test_alone__answer_of_the_emptying_exchange_gets_lost__nothing_starts_outsid
     assert sorted(handled) == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("how", ["revoked", "dropped"])
+def test_alone__its_claim_goes_while_the_windows_are_emptied__nothing_starts_that_has_no_window(how):
+    """I5, I17: what started then would be acked over nothing, told to be durable, and delivered again."""
+    database = FakeDatabase({1: 2}, {1: [1]})
+    database.published(1, 0)
+    for number in (1, 2):
+        shell = shell_of(database, number)
+        shell.pass_time(400.0)
+        shell.die()
+    database.published(1, 1, count=4)
+    shell = shell_of(database, 3)
+    alone, other = sorted(shell.engine.partitions)
+    shell.pass_time(400.0)
+    assert shell.take(9) == []
+    command = shell.until_exchange()
+    assert {entry["k"] for entry in command.hard} >= {"empty", "alone"}
+    request = Request.of(command)
+    if how == "revoked":
+        shell.engine.revoke([alone])
+    else:
+        shell.engine.drop([alone])
+    assert shell.take(9) == [], "its window is being taken back"
+    shell.report(command, request)
+    handled = []
+    for _ in range(30):
+        shell.pass_time(0.1)
+        handled += shell.handle(9)
+    shell.pass_time(5.0)
+    assert handled == [0, 1, 2, 3]
+    assert database.claims[other].newest.committed == 4
+    assert shell.engine.partitions[other].saved_count == 4
+
+
+def test_alone__its_claim_is_locked_when_the_outcome_is_asked_for__does_not_start(database):
+    """The answer of the emptying exchange is lost; one of other claims must not be taken for it."""
+    database = FakeDatabase({1: 2}, {1: [1]})
+    database.published(1, 0)
+    for number in (1, 2):
+        shell = shell_of(database, number)
+        shell.pass_time(400.0)
+        shell.die()
+    shell = shell_of(database, 3)
+    shell.pass_time(400.0)
+    assert shell.take(9) == []
+    command = shell.until_exchange()
+    assert {entry["k"] for entry in command.hard} >= {"empty", "alone"}
+    shell.engine.on_failed(command)
+    (alone, _) = sorted(shell.engine.partitions)
+    database.locked.add(alone)
+    shell.step()
+    database.published(1, 1, count=1)
+    shell.engine.expect(shell.now_s)
+    shell.step()
+    assert not any(message.partition == 0 for message in shell.start(9))
+
+
 # ---- bounds
 
 

@@ -357,6 +357,12 @@ def i18_ack_without_effect(history):
     history.effects.pop()
 
 
+def i18_settled_with_neither(history):
+    """As when the outcome of a COMMIT is taken from a transaction that was given the same id after a crash."""
+    history.effects.pop()
+    history.claims[LEDGER].acked.pop()
+
+
 def l1_not_settled(history):
     history.claims[PLAIN].committed = 4
 

@@ -634,8 +634,8 @@ def _unowned(history: History, key: ClaimKey, state: ClaimState) -> Iterator[Vio
 
 
 def _moves(history: History, key: ClaimKey, state: ClaimState) -> Iterator[Violation]:
-    balanced = history.moment("balanced")
-    late = [owned for owned in state.owned if balanced is not None and owned.at > balanced]
+    balanced, end = history.moment("balanced"), history.moment("end") or FOREVER
+    late = [owned for owned in state.owned if balanced is not None and balanced < owned.at <= end]
     if late:
         yield Violation(
             "L1",

@@ -186,6 +186,19 @@ def effects(history: History, tally: Tally) -> Iterator[Violation]:
                 yield Violation(
                     "I18", at(key, offset), "took effect, and its ack is not there", runs_of(history, key, offset)
                 )
+        handled = {
+            offset
+            for offset in history.rows.get((key.topic, key.partition), {})
+            if offset >= state.start_offset and state.settled(offset) and offset not in state.retries
+        } - dead
+        for offset in handled - acked - effective.keys():
+            if not any(lo <= offset < hi for lo, hi in state.skipped):
+                yield Violation(
+                    "I18",
+                    at(key, offset),
+                    "counts as handled, without an effect and an ack",
+                    runs_of(history, key, offset),
+                )
         for offset in acked - effective.keys():
             yield Violation(
                 "I18", at(key, offset), "was acked, and its effect is not there", runs_of(history, key, offset)

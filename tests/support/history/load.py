@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DRIVER = "driver"
-ENDS = ("ack", "fail", "reject", "die")
+ENDS = ("ack", "fail", "reject", "die", "broken")
 
 
 def load(folder: Path | None, dsn: str | None, schema: str = DEFAULT_SCHEMA, *, light: bool = False) -> History:

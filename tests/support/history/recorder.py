@@ -15,6 +15,7 @@ compared with each other and with the server; all of them run on one host.
 | start | a handler begins | run, group, topic, partition, offset, epoch, attempt, value, key, batch |
 | ack, fail, reject | a handler says so: it returns, raises, or calls the method | run, delay_s |
 | told | told: what came of acks that somebody waited for | runs, outcome, error |
+| broken | told: a handler was ended by its connection, or cancelled | run, error |
 | die | a handler kills its own process | run |
 """
 

@@ -19,7 +19,7 @@ from support.history import publisher, worker
 from support.history.check import check, report, violations
 from support.history.laws import Violation
 from support.history.load import DRIVER, load
-from support.history.recorder import Recorder
+from support.history.recorder import Recorder, read
 from support.history.schedule import Fault, to_text
 from support.proxy import Fault as Wire
 from support.proxy import Proxy
@@ -419,7 +419,7 @@ class Storm:
 
     def _check_flat(self) -> None:
         """Compare the last quarter with the second: the first is for what has to grow once."""
-        samples = [event for event in load(self.plan.folder, None).driver if event["event"] == "sample"]
+        samples = [event for event in read(self.recorder.path) if event["event"] == "sample"]
         second, last = _quarter(samples, 1), _quarter(samples, 3)
         for kind, slack_bytes, factor in (("tables", 4 << 20, 1.5), ("memory", 8 << 20, 1.15)):
             for name in sorted({*(second[0][kind] if second else ()), *(last[0][kind] if last else ())}):

@@ -16,7 +16,10 @@ import threading
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 EFFECT = "insert into history.effects values (%s, %s, %s, %s, %s)"
 RETRY_S = 0.3
@@ -95,6 +98,20 @@ class Acts:
             self.recorder.say("reject", run=run)
             raise Reject("as asked")
 
+    @contextlib.contextmanager
+    def told_if_broken(self, runs: list[int]) -> Iterator[None]:
+        """Say it when something else than what the message asked for ends a handler: its connection, or its cancellation."""
+        from coordinator import Reject, Retry
+
+        try:
+            yield
+        except (Reject, Retry):
+            raise
+        except BaseException as error:
+            for run in runs:
+                self.recorder.say("broken", run=run, error=type(error).__name__)
+            raise
+
     def told(self, runs: list[int], error: BaseException | None) -> None:
         """Say what came of acks. Refused is known; of the rest only the COMMIT's answer is."""
         from coordinator.errors import FencedError
@@ -172,7 +189,8 @@ class Threads:
 
         def one(message: Any, *connection: Any) -> None:
             run = acts.recorder.start(message)
-            self._work(message, run, reads, *connection)
+            with acts.told_if_broken([run]):
+                self._work(message, run, reads, *connection)
             acts.recorder.say("ack", run=run)
 
         def many(messages: list[Any], *connection: Any) -> Any:
@@ -181,7 +199,8 @@ class Threads:
             results: dict[Any, BaseException | None] = {}
             for message, run in zip(messages, runs, strict=True):
                 try:
-                    self._work(message, run, reads, *connection)
+                    with acts.told_if_broken(runs):
+                        self._work(message, run, reads, *connection)
                     results[message] = None
                 except Exception as error:
                     if reads.transactional:
@@ -316,7 +335,8 @@ class Asyncio:
 
         async def one(message: Any, *connection: Any) -> None:
             run = acts.recorder.start(message)
-            await self._work(message, run, reads, *connection)
+            with acts.told_if_broken([run]):
+                await self._work(message, run, reads, *connection)
             acts.recorder.say("ack", run=run)
 
         async def many(messages: list[Any], *connection: Any) -> Any:
@@ -325,7 +345,8 @@ class Asyncio:
             results: dict[Any, BaseException | None] = {}
             for message, run in zip(messages, runs, strict=True):
                 try:
-                    await self._work(message, run, reads, *connection)
+                    with acts.told_if_broken(runs):
+                        await self._work(message, run, reads, *connection)
                     results[message] = None
                 except Exception as error:
                     if reads.transactional:
