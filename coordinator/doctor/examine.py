@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, TypeVar
 
 from coordinator.db import catalogue, probe
+from coordinator.db.blockers import blockers
 from coordinator.db.connect import connect
 from coordinator.db.drive import drive, execute
 from coordinator.db.schema import alembic_dir, newest_revision, protocol_checked, revision_of, sql_dir, sql_files
@@ -15,7 +17,9 @@ from coordinator.db.translate import translated
 from coordinator.doctor import groups, installation, log, server, vacuum
 from coordinator.doctor.report import Limits, Notes, Report
 from coordinator.errors import CoordinatorError, DeniedError, SchemaVersionError
+from coordinator.model import BlockedClaim
 from coordinator.protocol import doctor as asked
+from coordinator.protocol.groups import stuck_claims
 from coordinator.protocol.statement import Statement
 
 T = TypeVar("T")
@@ -166,6 +170,19 @@ def _stuck(patient: _Patient, notes: Notes) -> None:
     groups.stuck(notes, patient.groups, patient.now, patient.limits)
 
 
+def _locked(patient: _Patient, notes: Notes) -> None:
+    found = []
+    for claim in patient.ask(stuck_claims(None)):
+        # Closed, and not committed: it waits for the row still.
+        with closing(patient.where.connect()) as probe, translated():
+            holders, _ = blockers(patient.connection, probe, patient.schema, claim.key)
+            # A server does not see that its client has gone while it waits: the next who asks would find this one.
+            probe.cancel_safe()
+        owner = claim.owner
+        found.append(BlockedClaim(claim.group, claim.topic, claim.key.partition, owner, tuple(holders)))
+    groups.locked(notes, found, patient.limits)
+
+
 def _blocked(patient: _Patient, notes: Notes) -> None:
     groups.blocked(notes, patient.groups, patient.now, patient.limits)
 
@@ -193,6 +210,7 @@ CHECKS: Mapping[str, Callable[[_Patient, Notes], None]] = {
     "upkeep": _upkeep,
     "unused-groups": _unused,
     "stuck": _stuck,
+    "locked-claims": _locked,
     "blocked-keys": _blocked,
     "dead-letters": _letters,
 }

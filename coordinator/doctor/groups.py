@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from coordinator.doctor.report import Limits, Notes, age_s, duration
+from coordinator.model import BlockedClaim
 from coordinator.protocol.doctor import GroupFacts, Upkeep
 
 
@@ -35,6 +36,27 @@ def stuck(notes: Notes, found: list[GroupFacts], now: datetime, limits: Limits) 
                 f"an owner has messages in hand ({group.open} in all) and has settled nothing for {duration(age)}",
                 f"see coordinator groups describe {group.group} for the partition and its host, and the process's status for "
                 "the handler; a stuck one ends with its process, and its messages are delivered again",
+            )
+
+
+def locked(notes: Notes, found: list[BlockedClaim], limits: Limits) -> None:
+    """A partition that nobody alive owns can be taken over."""
+    for claim in found:
+        for holder in claim.blockers:
+            age = float("inf") if holder.transaction_age_s is None else holder.transaction_age_s
+            if age <= limits.max_late_s:
+                continue
+            whose = (
+                f"the prepared transaction {holder.prepared!r}"
+                if holder.pid is None
+                else f"{holder.application_name or holder.role} (pid {holder.pid}, {holder.state or 'state not visible'})"
+            )
+            notes.error(
+                f"{claim.group} on {claim.topic}/{claim.partition}",
+                f"nobody alive owns it, and it cannot be taken over: {whose} holds its row for {duration(age)}",
+                f"select pg_terminate_backend({holder.pid})"
+                if holder.pid is not None
+                else f"commit prepared or rollback prepared '{holder.prepared}'",
             )
 
 

@@ -76,10 +76,20 @@ def upkeep(notes: Notes, found: list[Upkeep], now: datetime, limits: Limits) -> 
         if item.problem == "paused":
             notes.warning(
                 item.subject,
-                f"{item.found} scheduled messages wait, and the topic has refused them {item.bound} times",
-                "see view scheduled_messages for the reason; a backlog has to shrink, or max_backlog to grow",
+                f"{item.found} scheduled messages wait, and the topic has refused them {item.bound} times: {item.detail}",
+                "a backlog has to shrink, or max_backlog to grow",
             )
             continue
+        if item.problem == "failing":
+            notes.error(
+                f"task {item.subject}",
+                f"maintenance has not got it done for {duration(late)}: {item.detail}",
+                "mend what the error names; it is tried again by itself",
+            )
+        elif item.problem == "idle" and late > limits.max_maintenance_age_s:
+            notes.warning(
+                "maintenance", f"nobody has done any for {duration(late)}: no segment is rotated or dropped", run_it
+            )
         if late <= limits.max_late_s:
             continue
         if item.problem == "overdue":

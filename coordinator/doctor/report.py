@@ -59,6 +59,7 @@ class Limits:
         max_idle_s: How long a group may have unsettled messages and nobody to read them.
         max_stuck_s: How long an owner with a message in hand may settle nothing, or a key may be blocked.
         max_late_s: How late scheduled messages, expired dedup keys and dead processes may be dealt with.
+        max_maintenance_age_s: How long ago the last task of maintenance may have gone well.
         max_clock_skew_s: Between this machine and the database, beyond what the round trip explains.
         max_notify_s: For a notification to come round.
         max_dead_rows: In a table, however seldom autovacuum should come.
@@ -72,6 +73,7 @@ class Limits:
     max_idle_s: float = 600
     max_stuck_s: float = 300
     max_late_s: float = 60
+    max_maintenance_age_s: float = 3600
     max_clock_skew_s: float = 2
     max_notify_s: float = 1
     max_dead_rows: int = 20_000

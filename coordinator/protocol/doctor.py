@@ -69,13 +69,14 @@ class GroupFacts(NamedTuple):
 
 
 class Upkeep(NamedTuple):
-    """What somebody should have done by now: overdue, paused, expired, unreaped, letters."""
+    """What somebody should have done by now: overdue, paused, expired, unreaped, letters, failing, idle; see the function."""
 
     problem: str
     subject: str
     found: int
     bound: int | None
     since: datetime | None
+    detail: str | None = None
 
 
 class Publisher(NamedTuple):
@@ -263,7 +264,7 @@ GROUPS: Statement[list[GroupFacts]] = Statement(
 
 UPKEEP: Statement[list[Upkeep]] = Statement(
     "examine_upkeep",
-    "select u.problem, u.subject, u.found, u.bound, u.since from coordinator.examine_upkeep() u",
+    "select u.problem, u.subject, u.found, u.bound, u.since, u.detail from coordinator.examine_upkeep() u",
     (),
     lambda rows: [Upkeep(*row) for row in rows],
 )

@@ -1,8 +1,10 @@
 """Groups that nobody reads for, owners that settle nothing, blocked keys, dead letters: by the public interface."""
 
+import psycopg
 from support.shell import wait_until
 
 from coordinator import Coordinator, Reject, Settings
+from coordinator.doctor import Limits
 
 
 def join(app, group="billing"):
@@ -68,3 +70,19 @@ def test_dead_letters__near_their_bound__are_found(app, find, connection):
     assert finding.subject == "billing"
     app.dead_letters("billing").purge()
     assert find("dead-letters") == []
+
+
+def test_claim__of_nobody_and_its_row_held__names_who_holds_it(app, find, dsn, ordinary):
+    join(app)
+    assert find("locked-claims") == []
+    with psycopg.connect(dsn, application_name="migration of somebody") as other:
+        other.execute("select from coordinator.claims where partition = 1 for update")
+        for at in ({}, {"at": ordinary}):
+            (finding,) = wait_until(
+                lambda at=at: [f for f in find("locked-claims", **at) if "doctor" not in f.found], 30
+            )
+            assert (finding.subject, finding.severity) == ("billing on orders/1", "error")
+            assert f"pid {other.info.backend_pid}" in finding.found
+        wait_until(lambda: "migration of somebody" in find("locked-claims")[0].found, 30)
+        assert find("locked-claims", limits=Limits()) == []
+    assert find("locked-claims") == []

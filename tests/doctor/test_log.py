@@ -116,3 +116,18 @@ def test_process__dead_and_nobody_says_so__is_found(find, connection):
     assert finding.subject == "shop@host pid 42"
     connection.execute("select coordinator.reap(1000)")
     assert find("upkeep") == []
+
+
+def test_maintenance__task_that_fails__is_an_error_with_its_reason(app, find, connection):
+    app.maintain(once=True)
+    assert find("upkeep") == []
+    connection.execute("update coordinator.maintenance set error = '42501 no right' where task = 'publishing'")
+    (finding,) = find("upkeep", limits=Limits())
+    assert (finding.subject, finding.severity) == ("task publishing", "error")
+    assert "42501 no right" in finding.found
+
+
+def test_maintenance__nobody_does_it__is_found(app, find):
+    (finding,) = find("upkeep", limits=Limits(max_maintenance_age_s=0))
+    assert finding.subject == "maintenance"
+    assert find("upkeep", limits=Limits(max_maintenance_age_s=60)) == []
