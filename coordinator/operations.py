@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from coordinator.protocol import operations as protocol
+from coordinator.protocol import rights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -171,6 +172,32 @@ class Operations:
         """
         return self._drive(protocol.alter_topic(topic, settings, reason))
 
+    def set_topic_rights(self, topic: str, *, publish: Sequence[str] | None, subscribe: Sequence[str] | None) -> None:
+        """Name the roles of the database that may publish to a topic and read it; None: whoever may call the functions.
+
+        Raises:
+            NotFoundError: No such topic or role.
+        """
+        self._execute(rights.set_topic_rights(topic, publish, subscribe))
+
+    def set_group_expiry(
+        self,
+        group: str,
+        expire_s: float | None,
+        on_expiry: str = "release",
+        max_dead_letter_age_s: float | None = None,
+    ) -> None:
+        """Say what becomes of a group that has had no members for `expire_s`, and how long its dead letters are kept.
+
+        Args:
+            on_expiry: release: it skips what retention drops; delete: it is deleted, with its dead letters.
+
+        Raises:
+            NotFoundError: No such group.
+            InvalidInputError: A value that no group can have.
+        """
+        self._execute(rights.set_group_expiry(group, expire_s, on_expiry, max_dead_letter_age_s))
+
     def add_partitions(self, topic: str, partitions: int, *, reason: str | None = None) -> int:
         """Raise the count of a topic's partitions to `partitions`; returns how many were added.
 
@@ -298,6 +325,22 @@ class AsyncOperations:
     async def alter_topic(self, topic: str, *, reason: str | None = None, **settings: Any) -> dict[str, Any]:
         """`Coordinator.alter_topic`."""
         return await self._drive(protocol.alter_topic(topic, settings, reason))
+
+    async def set_topic_rights(
+        self, topic: str, *, publish: Sequence[str] | None, subscribe: Sequence[str] | None
+    ) -> None:
+        """`Coordinator.set_topic_rights`."""
+        await self._execute(rights.set_topic_rights(topic, publish, subscribe))
+
+    async def set_group_expiry(
+        self,
+        group: str,
+        expire_s: float | None,
+        on_expiry: str = "release",
+        max_dead_letter_age_s: float | None = None,
+    ) -> None:
+        """`Coordinator.set_group_expiry`."""
+        await self._execute(rights.set_group_expiry(group, expire_s, on_expiry, max_dead_letter_age_s))
 
     async def add_partitions(self, topic: str, partitions: int, *, reason: str | None = None) -> int:
         """`Coordinator.add_partitions`."""

@@ -18,6 +18,42 @@ def groups() -> None:
     """List consumer groups; show offsets, lag and members; pause, move and delete them."""
 
 
+@groups.command(
+    examples=(
+        "coordinator groups expire billing --after-s 2592000",
+        "coordinator groups expire billing --after-s 2592000 --action delete --dead-letters-after-s 7776000",
+        "coordinator groups expire billing",
+    )
+)
+@click.argument("name")
+@click.option("--after-s", type=float, metavar="SECONDS", help="Without members for so long; else never.")
+@click.option(
+    "--action",
+    type=click.Choice(("release", "delete")),
+    default="release",
+    show_default=True,
+    help="release: it skips what retention drops; delete: it is deleted, with its dead letters.",
+)
+@click.option(
+    "--dead-letters-after-s", type=float, metavar="SECONDS", help="Drop dead letters that are so old; else none."
+)
+@pass_options
+def expire(
+    options: Options, name: str, *, after_s: float | None, action: str, dead_letters_after_s: float | None
+) -> None:
+    """Say what becomes of a group that nobody runs, and of dead letters that are old; all three are set at once.
+
+    A group without members holds back the segments that it has not read, for ever unless it expires.
+    """
+    with options.coordinator() as app:
+        app.set_group_expiry(name, after_s, action, dead_letters_after_s)
+    facts = {"group": name, "expire_s": after_s, "on_expiry": action, "max_dead_letter_age_s": dead_letters_after_s}
+    if options.as_json:
+        output.json_object(facts)
+    else:
+        output.table(("GROUP", "EXPIRE-S", "ON-EXPIRY", "MAX-DEAD-LETTER-AGE-S"), [tuple(facts.values())])
+
+
 @groups.command("list", examples=("coordinator groups list", "coordinator groups list --json"))
 @pass_options
 def list_groups(options: Options) -> None:

@@ -277,6 +277,52 @@ def alter(options: Options, /, name: str, *, reason: str | None, **given: Any) -
         )
 
 
+def _roles(_ctx: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> list[str] | None:
+    if "everybody" in names:
+        return None
+    return [name for name in names if name != "nobody"]
+
+
+@topics.command(
+    examples=(
+        "coordinator topics rights orders --publish shop --subscribe billing --subscribe audit",
+        "coordinator topics rights orders --publish everybody --subscribe everybody",
+    )
+)
+@click.argument("name")
+@click.option(
+    "--publish",
+    multiple=True,
+    required=True,
+    metavar="ROLE|everybody|nobody",
+    callback=_roles,
+    help="Who may publish; several times for several.",
+)
+@click.option(
+    "--subscribe",
+    multiple=True,
+    required=True,
+    metavar="ROLE|everybody|nobody",
+    callback=_roles,
+    help="Who may read; several times for several.",
+)
+@pass_options
+def rights(options: Options, name: str, *, publish: list[str] | None, subscribe: list[str] | None) -> None:
+    """Name the roles that may publish to a topic and read it; the owner of the schema always may.
+
+    Everybody: whoever may call the functions, see db grants. Members of a role have its rights.
+    """
+    with options.coordinator() as app:
+        app.set_topic_rights(name, publish=publish, subscribe=subscribe)
+    if options.as_json:
+        output.json_object({"topic": name, "publish": publish, "subscribe": subscribe})
+    else:
+        output.table(
+            ("TOPIC", "PUBLISH", "SUBSCRIBE"),
+            [(name, *("everybody" if who is None else ", ".join(who) or "nobody" for who in (publish, subscribe)))],
+        )
+
+
 @topics.command("add-partitions", examples=("coordinator topics add-partitions orders --partitions 24",))
 @click.argument("name")
 @click.option("--partitions", type=int, required=True, help="How many it is to have.")

@@ -1,4 +1,4 @@
-"""The functions of sql/functions/rights as data."""
+"""The functions of sql/functions/rights, and the policy of groups, as data."""
 
 from collections.abc import Sequence
 
@@ -31,5 +31,17 @@ def set_topic_rights(topic: str, publish: Sequence[str] | None, subscribe: Seque
         "set_topic_rights",
         "select coordinator.set_topic_rights(%s, %s, %s)",
         (topic, None if publish is None else list(publish), None if subscribe is None else list(subscribe)),
+        lambda _: None,
+    )
+
+
+def set_group_expiry(
+    group: str, expire_s: float | None, on_expiry: str, max_dead_letter_age_s: float | None
+) -> Statement[None]:
+    """What becomes of a group without members, and of its old dead letters."""
+    return Statement(
+        "set_group_expiry",
+        "select coordinator.set_group_expiry(%s, %s, %s, %s)",
+        (group, expire_s, on_expiry, max_dead_letter_age_s),
         lambda _: None,
     )

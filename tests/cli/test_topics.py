@@ -84,3 +84,19 @@ def test_retention__not_given__is_a_week_of_what_everybody_has_read(on):
     on("topics", "create", "orders")
     facts = on("topics", "describe", "orders", "--json").json
     assert (facts["retention_s"], facts["unconsumed"], facts["segment_max_bytes"]) == (604800, "keep", 2**30)
+
+
+def test_rights__named__are_shown_and_a_role_that_is_not_there_is_refused(on):
+    on("topics", "create", "orders")
+    named = on("topics", "rights", "orders", "--publish", "everybody", "--subscribe", "nobody", "--json")
+    assert named.json == {"topic": "orders", "publish": None, "subscribe": []}
+    assert on("topics", "rights", "orders", "--publish", "no such role", "--subscribe", "everybody").code == 2
+
+
+def test_groups_expire__given__is_set(on):
+    on("topics", "create", "orders")
+    on("messages", "publish", "orders", stdin=b"1\n")
+    on("messages", "consume", "orders", "--group", "g", "--exit-at-end")
+    assert on("groups", "expire", "g", "--after-s", 60, "--json").json["expire_s"] == 60
+    assert on("groups", "expire", "g", "--after-s", 0).code == 2
+    assert on("groups", "expire", "nobody").code == 2
