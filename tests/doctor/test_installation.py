@@ -149,3 +149,14 @@ def test_default_privileges__on_tables__are_found(find, connection, ordinary):
 def test_default_privileges__functions_taken_from_public__are_found(find, connection):
     connection.execute("alter default privileges revoke execute on functions from public")
     assert len(find("privileges")) == 1
+
+
+def test_granted_roles__installation__is_no_drift_and_a_reader_can_ask(app, dsn, ordinary):
+    from coordinator.db.schema import grants
+
+    role = psycopg.conninfo.conninfo_to_dict(ordinary)["user"]
+    grants(dsn, "coordinator", "reader", role, execute=True)
+    assert examine(dsn, "coordinator").findings == ()
+    report = examine(ordinary, "coordinator")
+    assert report.findings == ()
+    assert {skipped.check for skipped in report.skipped} == {"version", "drift", "snapshots", "locked-claims"}

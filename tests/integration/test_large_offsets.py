@@ -97,6 +97,12 @@ def test_offsets__in_commands__are_exact(dsn, base, run):
     assert f" {base + 2} " in run("groups", "describe", "billing")
 
 
+def test_peek__from_the_beginning__is_not_held_up_by_what_was_never_there(dsn, base):
+    with Coordinator(dsn) as app:
+        app.publish("orders", 1)
+        assert [message.offset for message in app.peek("orders")] == [base]
+
+
 def test_offsets__in_sql__are_exact(dsn, base):
     with psycopg.connect(dsn, autocommit=True) as connection:
         (offset,) = connection.execute("select p.\"offset\" from coordinator.publish('orders', '1') p").fetchone()

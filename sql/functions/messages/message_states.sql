@@ -12,7 +12,7 @@ as $$
 --   dead     given up, with reason and history                  skipped  passed unsettled, by reason
 --   settled  acked; or no message at all, rolled back
 -- since: when that began, where it is known. Durable facts only: an ack that is not written yet is not seen.
--- Raises: KG003 no such topic or partition.
+-- Raises: KG003 no such topic or partition; KG008 no right to subscribe to it: errors may quote what handlers have seen.
 declare
     v_topic coordinator.topics;
 begin
@@ -20,6 +20,7 @@ begin
     if not found then
         raise exception using errcode = 'KG003', message = format('there is no topic %L', p_topic);
     end if;
+    perform coordinator.check_subscribe(array[v_topic.topic_id]);
     if p_partition is null or p_partition < 0 or p_partition >= v_topic.partitions then
         raise exception using errcode = 'KG003', message = format(
             'topic %L has partitions 0 to %s, found %s', p_topic, v_topic.partitions - 1, p_partition);

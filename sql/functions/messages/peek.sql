@@ -30,6 +30,10 @@ begin
     v_from := greatest(p_from, coordinator.log_start(v_topic.topic_id, p_partition));
     v_high := coordinator.high_offset(v_topic.topic_id, p_partition);
     while v_left > 0 and v_from <= v_high loop
+        -- From row to row, not from offset to offset: of what was rolled back, there may be any number between.
+        v_from := (select min(f."offset") from coordinator.first_rows(v_topic.topic_id, array[p_partition], array[v_from],
+                                                                       array[v_high + 1]) f);
+        exit when v_from is null;
         for v_row in
             select r.* from coordinator.read_windows(v_topic.topic_id, array[0], array[p_partition],
                                                      array[v_from], array[least(v_high + 1, v_from + 1000)]) r
