@@ -71,7 +71,7 @@ class Storm:
     count: int = 20_000 if FULL else 3000
     process_count: int = 4 if FULL else 3
     # On a busy machine there are more kills than a process has time to start in.
-    max_kills: int = 80 if FULL else 10
+    max_kills: int = 30 if FULL else 10
     shell: str = "threads"
     batch_size: int = 1
     patches: Sequence[str] = ()
@@ -109,7 +109,11 @@ class Storm:
 
                 self._blow(server, [start() for _ in range(self.process_count)], start)
                 # What was charged with several crashes waits for minutes.
-                wait_settled(server.dsn, 300)
+                try:
+                    wait_settled(server.dsn, 900 if FULL else 300)
+                except AssertionError:
+                    print(*_state(server.dsn), sep="\n")
+                    raise
                 self._keep(server.dsn)
 
     def check(self) -> None:
@@ -188,6 +192,10 @@ def _state(dsn: str) -> list[tuple[Any, ...]]:
             dsn,
             "select c.client_id, c.state, c.coordinator, clock_timestamp() - c.lease_until as overdue, "
             "(select count(*) from coordinator.claims k where k.owner = c.coordinator) from coordinator.coordinators c",
+        ),
+        *query(
+            dsn,
+            "select r.crashes, count(*), max(r.next_at) - clock_timestamp() from coordinator.retries r group by 1 order by 1",
         ),
         *query(
             dsn,
