@@ -610,3 +610,64 @@ def test_seek__under_a_stream_of_acks__never_comes_to_its_turn_without_a_hold_an
     stream.stop()
     assert group.newest()[1] == 400
     assert group.db.observer.one("select count(*) from coordinator.acks") == 0
+
+
+# ---- replays of what is being deleted (case 24)
+
+
+def test_replay__while_its_group_is_being_deleted__finds_no_group_and_leaves_nothing(group):
+    member = group.member()
+    member.exchange(want=4)
+    member.bury(1)
+    deleting = group.db.session().begin()
+    deleting.run("select * from coordinator.delete_group(%s, true)", GROUP)
+    session = group.db.session()
+    replay = session.start("select r.outcome from coordinator.replay(%s, 't', 0, array[1]) r", GROUP)
+    wait_until(lambda: waits(group.db, session))
+    deleting.commit()
+    raises("KG003", replay.result)
+    assert (group.offsets("retries"), group.offsets("dead_letters")) == ([], [])
+
+
+def test_delete_group__while_a_replay_is_committing__takes_what_was_replayed(group):
+    member = group.member()
+    member.exchange(want=4)
+    member.bury(1)
+    replaying = group.db.session().begin()
+    replaying.run("select r.outcome from coordinator.replay(%s, 't', 0, array[1]) r", GROUP)
+    session = group.db.session()
+    deletion = session.start("select d.dead_letters from coordinator.delete_group(%s, true) d", GROUP)
+    wait_until(lambda: waits(group.db, session))
+    replaying.commit()
+    assert deletion.result() == [(0,)]
+    assert (group.offsets("retries"), group.offsets("dead_letters")) == ([], [])
+
+
+def test_replay__while_its_topic_is_being_deleted__finds_no_topic_and_leaves_nothing(group):
+    member = group.member()
+    member.exchange(want=4)
+    member.bury(1)
+    deleting = group.db.session().begin()
+    deleting.run("select * from coordinator.delete_topic('t', true)")
+    session = group.db.session()
+    replay = session.start("select r.outcome from coordinator.replay(%s, 't', 0, array[1]) r", GROUP)
+    wait_until(lambda: waits(group.db, session))
+    deleting.commit()
+    raises("KG003", replay.result)
+    assert (group.offsets("retries"), group.offsets("dead_letters")) == ([], [])
+    assert member.exchange(settled="{[0,1)}") == "fenced"
+
+
+def test_seek__while_a_replay_is_committing__waits_and_takes_it_into_account(group):
+    member = group.member()
+    member.exchange(want=4)
+    member.bury(1)
+    replaying = group.db.session().begin()
+    replaying.run("select r.outcome from coordinator.replay(%s, 't', 0, array[1]) r", GROUP)
+    session = group.db.session()
+    seek = session.start(*seek_call("latest"))
+    wait_until(lambda: waits(group.db, session))
+    replaying.commit()
+    assert seek.result()[0][4] == 1
+    # Passed with its payload: a dead letter again, and not a parked message that nobody counts.
+    assert (group.offsets("retries"), group.offsets("dead_letters")) == ([], [1])

@@ -526,3 +526,43 @@ def test_noted_ack__shell_waits__is_woken_once(keys, database):
     for message in messages:
         keys.engine.note_ack(message.delivery, keys.now_s)
     assert len(woken) == 1
+
+
+def test_stand_still__claim_is_paused__fetches_and_hands_over_nothing_and_settles_what_runs(shell, database):
+    database.published(1, 0, count=3)
+    shell.until_waiting()
+    running = shell.start()[0]
+    shell.engine.stand_still(frozenset({KEY}))
+    assert shell.take() == []
+    shell.ack(running)
+    database.published(1, 0, count=5)
+    shell.pass_time(1.0)
+    assert shell.take() == []
+    newest = database.claims[KEY].newest
+    assert (newest.committed, newest.hwm) == (1, 3)
+    shell.engine.stand_still(frozenset())
+    shell.pass_time(1.0)
+    assert shell.handle(10) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_stand_still__parked_message_is_due__waits_for_the_end_of_the_pause_without_spinning(shell, database):
+    database.published(1, 0, count=1)
+    shell.until_waiting()
+    shell.nack(shell.start()[0], delay_s=1.0)
+    shell.pass_time(0.1)
+    shell.engine.stand_still(frozenset({KEY}))
+    shell.pass_time(5.0)
+    assert shell.take() == []
+    shell.engine.stand_still(frozenset())
+    shell.pass_time(2.0)
+    assert shell.handle(10) == [0]
+
+
+def test_claimed__while_it_is_paused__starts_nothing(database):
+    made = Shell(database, ordering="partition")
+    made.engine.stand_still(frozenset({KEY}))
+    made.claim_all()
+    database.published(1, 0, count=3)
+    made.pass_time(1.0)
+    assert made.take() == []
+    assert database.claims[KEY].newest.hwm == 0
