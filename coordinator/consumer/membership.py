@@ -205,11 +205,12 @@ def group_ids(engine: Engine) -> list[int]:
 def plan_in_s(state: GroupState, debounce_s: float) -> float:
     """How long the membership's plan has to wait, so that members that start together get one; infinite if there is one.
 
-    Only joins are waited for, and not for ever: what a dead member has left must not lie about.
+    Only joins are waited for, and not for ever; and for none where a member has gone, whose partitions must not lie about.
     """
     if state.planned_version >= state.version:
         return float("inf")
-    if state.unplanned_s is None:
+    there = {None, *state.members, *state.draining}
+    if state.unplanned_s is None or any(claim.target not in there for claim in state.claims):
         return 0.0
     return max(min(debounce_s - state.joined_s, _LONGEST_DEBOUNCE * debounce_s - state.unplanned_s), 0.0)
 

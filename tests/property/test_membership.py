@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.fake_database import FakeDatabase
 
-from coordinator.consumer.membership import moves, plan_of
+from coordinator.consumer.membership import look_again_s, moves, plan_in_s, plan_of
 from coordinator.errors import MemberDeadError
 from coordinator.model import ClaimState, GroupState, PartitionKey
 
@@ -214,3 +214,45 @@ def test_members_that_read_different_topics__own_only_those():
     for key, claim in database.claims.items():
         assert key.topic_id in database.groups[GROUP].members[claim.owner]
     assert sorted(fleet.loads()) == [2, 3, 3]
+
+
+def state_with(joined_s, unplanned_s, target=None, planned=4, draining=()):
+    a = UUID(int=1)
+    claims = [ClaimState(1, 0, owner=None, free=True, target=target)]
+    return GroupState(GROUP, 5, planned, {a: frozenset({1})}, claims, frozenset(draining), joined_s, unplanned_s)
+
+
+def test_plan__somebody_has_just_joined__waits_for_company_and_not_for_ever():
+    assert plan_in_s(state_with(0.25, 0.25), 1.0) == 0.75
+    assert plan_in_s(state_with(1.5, 1.5), 1.0) == 0.0
+    # One joins every second half: five times the pause is the most.
+    assert plan_in_s(state_with(0.25, 4.75), 1.0) == 0.25
+    assert plan_in_s(state_with(0.25, 6.0), 1.0) == 0.0
+    assert plan_of(state_with(0.25, 0.25), UUID(int=1), 1.0) is None
+    assert look_again_s([state_with(0.25, 0.25)], UUID(int=1), 1.0) == 0.75
+    assert look_again_s([state_with(0.25, 0.25)], UUID(int=9), 1.0) == float("inf")
+
+
+def test_plan__a_member_has_gone__waits_for_nobody():
+    gone = UUID(int=3)
+    assert plan_in_s(state_with(float("inf"), None, gone), 1.0) == 0.0
+    assert plan_in_s(state_with(0.1, 0.1, gone), 1.0) == 0.0
+    # One that is drained is there, and hands over what it has.
+    assert plan_in_s(state_with(0.1, 0.1, gone, draining=[gone]), 1.0) == 0.9
+    assert plan_in_s(state_with(0.1, 0.1, gone, planned=5), 1.0) == float("inf")
+
+
+def test_moves__meant_for_it_past_the_deadline__is_wanted_from_a_live_owner():
+    a, b = UUID(int=1), UUID(int=2)
+    claims = [ClaimState(1, 0, owner=b, free=False, target=a, waiting_s=9.0)]
+    state = GroupState(GROUP, 5, 5, {a: frozenset({1}), b: frozenset({1})}, claims)
+    assert moves([state], a, set(), 10.0).wanted == []
+    assert moves([state], a, set(), 9.0).wanted == [PartitionKey(GROUP, 1, 0)]
+
+
+def test_moves__drained__has_too_much_of_all_even_when_nobody_else_is_there():
+    a = UUID(int=1)
+    key = PartitionKey(GROUP, 1, 0)
+    claims = [ClaimState(1, 0, owner=a, free=False, target=a)]
+    state = GroupState(GROUP, 5, 4, {}, claims, frozenset({a}))
+    assert moves([state], a, {key}).surplus == [key]

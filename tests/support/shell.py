@@ -27,7 +27,7 @@ def short(**changes: Any) -> Settings:
         "heartbeat_s": 0.3,
         "self_fence_margin_s": 0.3,
         "membership_poll_s": 0.2,
-        "rebalance_debounce_s": 0.05,
+        "rebalance_debounce_s": 0.0,
         "commit_timeout_s": 10.0,
         "drain_timeout_s": 5.0,
         "connect_timeout_s": 2.0,
