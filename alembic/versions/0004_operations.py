@@ -267,6 +267,7 @@ drop function coordinator.examine_publishers();
 """
 
 HISTORY_DOWN = """
+drop function coordinator.ack_kept(int, int, int, bigint, bigint, int);
 drop function coordinator.give_up(uuid);
 drop function coordinator.history();
 """

@@ -14,7 +14,7 @@ from uuid import UUID
 import psycopg
 from psycopg import pq
 
-from coordinator.consumer.requests import ack_statements, check_history, idle_limit, is_committed
+from coordinator.consumer.requests import ack_question, ack_statements, check_history, idle_limit, is_committed
 from coordinator.db.connect import acallers
 from coordinator.db.drive import aexecute
 from coordinator.db.translate import translate
@@ -132,7 +132,7 @@ async def _commit(
     except psycopg.Error as error:
         if not own.closed:
             raise
-        if not await _committed(runtime, xids[0], history):
+        if not await _committed(runtime, xids[0], history, messages):
             raise UnavailableError("the connection was lost in the commit, which was rolled back") from error
     now_s = time.monotonic()
     for message in messages:
@@ -141,8 +141,8 @@ async def _commit(
     runtime.ready.ring()
 
 
-async def _committed(runtime: "AsyncRuntime", xid: str, history: str | None) -> bool:
-    """Ask until the transaction is no longer in progress.
+async def _committed(runtime: "AsyncRuntime", xid: str, history: str | None, messages: Sequence[Message]) -> bool:
+    """Ask until the transaction is no longer in progress; then whether it was this one, whose number a crash may give to another.
 
     Raises:
         UnavailableError: The coordinator has stopped before the server could be asked: unknown.
@@ -151,6 +151,8 @@ async def _committed(runtime: "AsyncRuntime", xid: str, history: str | None) -> 
         try:
             async with runtime.handlers_pool().connection() as asking:
                 outcome = await aexecute(deliveries.transaction_outcome(xid, history), asking, runtime.schema)
+                if outcome == "committed":
+                    return await aexecute(ack_question(messages), asking, runtime.schema)
         except UnavailableError:
             runtime.check()
             if runtime.stopping:

@@ -82,6 +82,15 @@ def ack_statements(coordinator: UUID, messages: Sequence[Message]) -> Iterator[S
         yield deliveries.ack(coordinator, key, mine[0].epoch, offsets, replays)
 
 
+def ack_question(messages: Sequence[Message]) -> Statement[bool]:
+    """Return the question whether a transaction's acks are there: by the first of them, as they are there together or not."""
+    message = messages[0]
+    delivery = message.delivery
+    assert delivery is not None
+    replay = delivery.facts.replays if delivery.facts is not None else 0
+    return deliveries.ack_kept(delivery.owner.key, message.epoch, message.offset, replay)
+
+
 def idle_limit(messages: Sequence[Message], visibility_timeout_s: float, now_s: float) -> Statement[str | None]:
     """Return what limits a handler's transaction: it may be idle for as long as its deadline allows, and no longer."""
     delivery = messages[0].delivery

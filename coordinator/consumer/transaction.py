@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import pq
 
-from coordinator.consumer.requests import ack_statements, check_history, idle_limit, is_committed
+from coordinator.consumer.requests import ack_question, ack_statements, check_history, idle_limit, is_committed
 from coordinator.db.connect import callers
 from coordinator.db.drive import execute
 from coordinator.db.translate import translate
@@ -60,7 +60,7 @@ def transaction(
                     if ours is None:
                         raise
                     raise ours from error
-                if not _committed(runtime, xids[0], history):
+                if not _committed(runtime, xids[0], history, messages):
                     raise UnavailableError("the connection was lost in the commit, which was rolled back") from error
         with runtime.changed:
             now_s = time.monotonic()
@@ -81,12 +81,14 @@ def _limit(connection: psycopg.Connection[Any], runtime: "Runtime", messages: Se
     )
 
 
-def _committed(runtime: "Runtime", xid: str, history: str | None) -> bool:
-    """Ask until the transaction is no longer in progress."""
+def _committed(runtime: "Runtime", xid: str, history: str | None, messages: Sequence[Message]) -> bool:
+    """Ask until the transaction is no longer in progress; then whether it was this one: a crash gives numbers out again."""
     while True:
         try:
             with runtime.handlers_pool().connection() as asking:
                 outcome = execute(deliveries.transaction_outcome(xid, history), asking, runtime.schema)
+                if outcome == "committed":
+                    return execute(ack_question(messages), asking, runtime.schema)
         except UnavailableError:
             runtime.check()
             outcome = "in progress"

@@ -191,6 +191,16 @@ def limit_idle(limit_s: float) -> Statement[str | None]:
     )
 
 
+def ack_kept(key: PartitionKey, epoch: int, offset: int, replay: int) -> Statement[bool]:
+    """Tell whether an ack of a handler's transaction is there; to be asked behind its outcome, in a statement of its own."""
+    return Statement(
+        "ack_kept",
+        "select coordinator.ack_kept(%s, %s, %s, %s, %s, %s)",
+        (key.group_id, key.topic_id, key.partition, epoch, offset, replay),
+        lambda rows: bool(rows[0][0]),
+    )
+
+
 OTHER_HISTORY = "other history"
 
 

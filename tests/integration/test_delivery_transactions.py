@@ -13,6 +13,8 @@ from support.shell import GROUP, TOPIC, committed, locked, query, terminate, wai
 
 from coordinator import Reject
 from coordinator.errors import AlreadySettledError, ConfigError, FencedError, StaleEpochError
+from coordinator.protocol import deliveries
+from coordinator.protocol.statement import Statement
 
 LEVELS = ["read committed", "repeatable read", "serializable"]
 
@@ -459,6 +461,19 @@ def test_commit__answer_lost__one_effect(proxy, make_shell, dsn):
 
 def test_commit__request_lost__one_effect(proxy, make_shell, dsn):
     """R2: the server never sees the COMMIT; the transaction is rolled back, and the message comes again."""
+    cut_commits(proxy, make_shell, dsn, "before")
+
+
+def test_commit__request_lost_and_its_number_given_to_another__one_effect(proxy, make_shell, dsn, monkeypatch):
+    """R2: what had not reached the disk is unknown to the server after a crash, which gives its number out again.
+
+    pg_xact_status then says "committed" of a transaction that was rolled back; believed, its effects would be lost.
+    """
+
+    def of_another(xid, history):
+        return Statement("transaction_outcome", "select 'committed'", (), lambda rows: rows[0][0])
+
+    monkeypatch.setattr(deliveries, "transaction_outcome", of_another)
     cut_commits(proxy, make_shell, dsn, "before")
 
 

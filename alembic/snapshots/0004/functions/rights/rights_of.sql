@@ -10,7 +10,7 @@ as $$
         when 'consumer' then array[
             'protocol_version', 'limit_session', 'now_', 'describe_topics', 'max_message_bytes', 'transaction_outcome', 'history',
             'register', 'heartbeat', 'hold_session', 'lost_sessions', 'join_group', 'leave', 'give_up', 'claim', 'exchange',
-            'dispatch_due', 'fetch', 'fetch_retries', 'gap_pass', 'resolve', 'release', 'ack', 'group_state', 'store_plan',
+            'dispatch_due', 'fetch', 'fetch_retries', 'gap_pass', 'resolve', 'release', 'ack', 'ack_kept', 'group_state', 'store_plan',
             'reap', 'withdraw_charge', 'peek', 'maintain_publishing', 'rotate_due', 'skip_expired', 'retire_segments',
             'drop_retired', 'sweep', 'fail_task', 'stuck_claims', 'probe_claim', 'blockers_of', 'end_blockers']
         when 'reader' then array[
