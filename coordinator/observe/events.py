@@ -46,6 +46,7 @@ HANDLER_INTERRUPTED = "handler.interrupted"
 HANDLER_BLOCKED_LOOP = "handler.blocked_loop"
 MAINTENANCE_FAILED = "maintenance.failed"
 # The gauges of the database could not be read.
+GAUGES_DENIED = "gauges.denied"
 GAUGES_FAILED = "gauges.failed"
 PAGE_FAILED = "page.failed"
 SERVING_STARTED = "serving.started"

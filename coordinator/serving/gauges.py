@@ -14,7 +14,7 @@ from coordinator.db.connect import connect
 from coordinator.db.drive import drive, execute
 from coordinator.db.exchange import run_alone
 from coordinator.db.schema import protocol_checked
-from coordinator.errors import CoordinatorError
+from coordinator.errors import CoordinatorError, DeniedError
 from coordinator.model import TopicInfo
 from coordinator.observe import events, metrics
 from coordinator.observe.logs import said
@@ -39,6 +39,7 @@ _HOLD_S = 35.0
 # A reading that takes long is made more rarely: at most this part of the time is spent on it.
 _MAX_SHARE = 0.1
 _PAUSE_S = 2.0
+_DENIED_PAUSE_S = 300.0
 # What is older says nothing any more.
 _STALE_S = 60.0
 
@@ -93,6 +94,11 @@ class DatabaseGauges:
                     with contextlib.closing(self._open()) as connection:
                         drive(protocol_checked(self._schema), connection, self._schema)
                         self._session(connection)
+                except DeniedError as error:
+                    # A consumer's role may not read what concerns all groups: others export it, and this process is well.
+                    self.away_since_s = self._reading = None
+                    log.info(events.GAUGES_DENIED, extra={"error": said(error)})
+                    self._stopping.wait(_DENIED_PAUSE_S)
                 except (CoordinatorError, psycopg.Error) as error:
                     if self.away_since_s is None:
                         self.away_since_s = time.monotonic()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -19,6 +20,7 @@ from coordinator import AsyncCoordinator, Coordinator
 from coordinator.observe import metrics
 from coordinator.observe.grafana import dashboard_of
 from coordinator.observe.rules import RULES, rules_text
+from coordinator.serving.gauges import DatabaseGauges, opener
 
 ROOT = Path(__file__).parents[2]
 NAME = re.compile(r"\bcoordinator_[a-z_]+")
@@ -86,6 +88,40 @@ def test_gauges_of_the_database__two_processes__one_exports_and_the_other_takes_
     # Who has the turn stays away: another may have it when its time is over.
     query(dsn, "update coordinator.exporters set exporter = gen_random_uuid(), held_until = now() - interval '1 s'")
     wait_until(lambda: len(exporters()) == 1, 60, "one exporter again")
+
+
+def test_run__as_a_role_that_may_only_consume__is_ready_and_leaves_the_gauges_to_others(app, dsn, free_port):
+    role = f"consumer_{uuid4().hex[:8]}"
+    query(dsn, f"create role {role} login")
+    try:
+        for (statement,) in query(dsn, "select coordinator.grant_statements('consumer', %s)", role):
+            query(dsn, statement)
+        mine = psycopg.conninfo.make_conninfo(dsn, user=role)
+        with Coordinator(mine, client_id="run", settings=short(metrics_port=free_port)) as consuming:
+            consuming.subscribe(TOPIC, group=GROUP)(lambda message: None)
+            gauges = DatabaseGauges(opener(mine, 5.0, "test", prepare=True), consuming.schema)
+            gauges._stopping.wait = lambda limit_s: waited.append(limit_s) or gauges._stopping.set()
+            waited: list[float] = []
+            gauges._run()
+            assert (gauges.failure, gauges.away_s(), waited) == (None, 0.0, [300.0])
+            thread = threading.Thread(target=consuming.run, kwargs={"install_signal_handlers": False})
+            thread.start()
+            try:
+                wait_until(lambda: status_of(free_port) == 200, 30, "readiness")
+                assert samples(get(free_port, "/metrics").text)["coordinator_database_gauges_exporter"] == 0
+            finally:
+                consuming.stop()
+                thread.join(30)
+    finally:
+        query(dsn, f"drop owned by {role}")
+        query(dsn, f"drop role {role}")
+
+
+def status_of(port: int) -> int | None:
+    try:
+        return get(port, "/readyz").status
+    except OSError:
+        return None
 
 
 def test_turn__asked_for_by_two_transactions_at_once__is_given_to_one(dsn):
