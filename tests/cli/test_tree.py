@@ -21,6 +21,7 @@ import pytest
 from coordinator.cli.main import COMMANDS, cli
 
 NOBODY = "postgresql://127.0.0.1:1/nobody"
+NO_MEMBER = "00000000-0000-4000-8000-000000000000"
 
 
 def leaves(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], click.Command]]:
@@ -53,6 +54,7 @@ IDS = [" ".join(path) for path in LEAVES]
 # Need no database, or make one of their own.
 LOCAL = {
     ("config", "show"),
+    ("db", "sql"),
     ("config", "check"),
     ("metrics", "rules"),
     ("metrics", "dashboard"),
@@ -95,6 +97,8 @@ def _value(kind: click.ParamType, text: str, number: int | None) -> str:
         return os.devnull
     if isinstance(kind, click.Choice):
         return str(kind.choices[0])
+    if kind.name == "uuid":
+        return NO_MEMBER
     if kind.name.startswith(("integer", "float")):
         low = getattr(kind, "min", None) or 0
         return str(low if number is None else number)
@@ -202,7 +206,7 @@ NAMED = [
 def test_name__unknown__is_told_on_standard_error(on, path, as_json):
     ended = on(*path, *made_up(path), *["--json"] * as_json)
     assert (ended.code, ended.out) == (2, b""), (ended.out, ended.err)
-    assert "missing" in ended.err
+    assert "missing" in ended.err or NO_MEMBER in ended.err
     assert "Traceback" not in ended.err
 
 

@@ -90,7 +90,8 @@ def test_class_of__sqlstate__gives_the_class_or_none(sqlstate, kind):
 
 
 def test_sqlstates__raised_in_sql__are_in_the_table():
-    assert sorted(CODES_IN_SQL - OUR_CODES) == []
+    # KG000 never leaves the function that raises it: by it, row locks are given back.
+    assert sorted(CODES_IN_SQL - OUR_CODES - {"KG000"}) == []
 
 
 def test_sqlstates__in_the_table__are_raised_in_sql():
