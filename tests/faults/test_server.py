@@ -89,10 +89,10 @@ def test_server__away_longer_than_the_lease__everybody_keeps_what_it_had(own_ser
 
 
 def test_close__server_down__returns_in_bounded_time_and_leaves_no_thread(own_server):
+    with Coordinator(own_server.dsn, client_id="setup", settings=short()) as setup:
+        setup.create_topic("down", 1)
+        setup.publish("down", 1)
     app = Coordinator(own_server.dsn, client_id="down", settings=short(commit_timeout_s=1.0))
-    app.create_topic("down", 1)
-    app.publish("down", 1)
-    app.close()
     consumer = app.consumer("down", group="d").start()
     (message,) = consumer.poll(1, 5)
     own_server.shut_down("immediate")
