@@ -149,14 +149,14 @@ def uninstall(options: Options, *, yes: bool) -> None:
         output.line(f"schema {name} is gone")
 
 
-@db.command(examples=("coordinator db sql > install.sql", "coordinator db sql --from 0003 | psql --single-transaction"))
+@db.command(examples=("coordinator db sql > install.sql", "coordinator db sql --from 0003 | psql -v ON_ERROR_STOP=1"))
 @click.option("--from", "start", default="base", show_default=True, help="The revision that is installed.")
 @click.option("--to", "end", default="head", show_default=True, help="The revision that is wanted.")
 @pass_options
 def sql(options: Options, *, start: str, end: str) -> None:
     """Print the SQL of an installation or upgrade, for somebody else to run; needs no database.
 
-    Run it in one transaction, as the role that is to own the schema. Roles that were granted something before an upgrade are
+    It is one transaction; run it as the role that is to own the schema, and stop at the first error. Roles that were granted something before an upgrade are
     granted it anew by: select coordinator.apply_grants()
     """
     from coordinator.db import schema  # noqa: PLC0415 - heavy

@@ -53,6 +53,7 @@ IDS = [" ".join(path) for path in LEAVES]
 
 # Need no database, or make one of their own.
 LOCAL = {
+    ("db", "sql"),
     ("config", "show"),
     ("db", "sql"),
     ("config", "check"),
