@@ -156,8 +156,8 @@ def uninstall(options: Options, *, yes: bool) -> None:
 def sql(options: Options, *, start: str, end: str) -> None:
     """Print the SQL of an installation or upgrade, for somebody else to run; needs no database.
 
-    It is one transaction; run it as the role that is to own the schema, and stop at the first error. Roles that were granted something before an upgrade are
-    granted it anew by: select coordinator.apply_grants()
+    It is one transaction; run it as the role that is to own the schema, and stop at the first error. Roles that were granted
+    something before an upgrade are granted it anew by: select coordinator.apply_grants()
     """
     from coordinator.db import schema  # noqa: PLC0415 - heavy
 
