@@ -11,6 +11,12 @@ as $$
 declare
     v_group int := coordinator.group_id_of(p_group);
 begin
+    -- In the order of keys, as in let_go.
+    perform 1 from coordinator.pauses p
+    join coordinator.claims_named(v_group, p_group, p_topic, p_partitions) c
+      on p.group_id = v_group and p.topic_id = c.topic_id and p.partition = c."partition"
+    order by p.topic_id, p.partition, p.kind
+    for update of p;
     return query
     with wanted as (
         select c.* from coordinator.claims_named(v_group, p_group, p_topic, p_partitions) c
