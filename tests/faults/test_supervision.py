@@ -107,6 +107,8 @@ def test_listener__deaf_on_its_first_session__is_found_and_made_anew(app, monkey
 
     monkeypatch.setattr(runtime, "listen_statement", unlucky)
     with app.consumer(TOPIC, group=GROUP) as consumer:
+        # It has sent LISTEN, to the wrong channel.
+        wait_until(lambda: consumer.status().wake_ups == "checking", 30)
         before = query(app.dsn, "select pid from pg_stat_activity where application_name like 'coordinator control%%'")
         deaf.clear()
         wait_until(lambda: consumer.status().wake_ups == "listen", 30)
