@@ -6,8 +6,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, closing, contextmanager, nullcontext, suppress
 from datetime import datetime
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
@@ -48,7 +48,7 @@ from coordinator.model import (
     TopicInfo,
 )
 from coordinator.observe import events
-from coordinator.observe.health import Finding, Limits, beyond
+from coordinator.observe.health import Finding, Limits, examine
 from coordinator.observe.meter import Reading
 from coordinator.operations import AsyncOperations, Operations
 from coordinator.producer.aio import AsyncProducer
@@ -528,8 +528,7 @@ class Coordinator(_Base, Operations):
         """The gauges of the database, as metrics have them, read now."""
         from coordinator.serving.gauges import read_gauges  # noqa: PLC0415 - only for who asks for it
 
-        with self._pool.connection() as connection:
-            return read_gauges(connection, self.schema)
+        return self._drive(read_gauges())
 
     def health(self, limits: Limits | None = None, group: str | None = None) -> list[Finding]:
         """Look at all groups, or one, and return what is wrong.
@@ -538,13 +537,7 @@ class Coordinator(_Base, Operations):
             NotFoundError: No such group.
             UnavailableError: No database.
         """
-        with self._pool.connection() as connection:
-            gauges = self._pool.run(observe.group_gauges(), connection)
-            totals = self._pool.run(observe.group_totals(), connection)
-            in_flight = self._pool.run(observe.in_flight(), connection)
-        if group is not None and all(total.group != group for total in totals):
-            raise NotFoundError(f"there is no group {group!r}")
-        return beyond(limits or Limits(), gauges, totals, in_flight, group)
+        return self._drive(examine(limits or Limits(), group))
 
     def status(self) -> Status | None:
         """What `run` is doing right now: handlers and for how long, what waits and why; None where it does not run."""
@@ -844,18 +837,16 @@ class AsyncCoordinator(_Base, AsyncOperations):
         workers = AsyncWorkers(runtime, self._registrations, self.codec.decode)
         settings = self.settings
         self._tell_subscriptions()
-        with (
-            self._served(settings.metrics_host, settings.metrics_port, runtime.findings),
-            _loop_signals() if install_signal_handlers else _nothing() as signals,
-        ):
-            await workers.start()
-            try:
-                while not (self._stop.is_set() or signals) and runtime.failure is None:  # noqa: ASYNC110 - set by any thread
-                    await asyncio.sleep(_LOOK_S)
-                clean = await workers.stop(at_once=lambda: len(signals) > 1)
-            except asyncio.CancelledError:
-                await uninterrupted(workers.stop(at_once=lambda: True))
-                raise
+        async with self._aserved(settings.metrics_host, settings.metrics_port, runtime.findings):
+            with _loop_signals() if install_signal_handlers else _nothing() as signals:
+                await workers.start()
+                try:
+                    while not (self._stop.is_set() or signals) and runtime.failure is None:  # noqa: ASYNC110 - set by any thread
+                        await asyncio.sleep(_LOOK_S)
+                    clean = await workers.stop(at_once=lambda: len(signals) > 1)
+                except asyncio.CancelledError:
+                    await uninterrupted(workers.stop(at_once=lambda: True))
+                    raise
         if workers.left_count:
             log.warning(events.HANDLERS_LEFT, extra={"count": workers.left_count})
         runtime.check()
@@ -879,12 +870,42 @@ class AsyncCoordinator(_Base, AsyncOperations):
                 left.set()
         return Done()
 
+    async def serve(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 9187,
+        *,
+        pages: "Mapping[str, Route] | None" = None,
+        install_signal_handlers: bool = True,
+    ) -> None:
+        """`Coordinator.serve`; pages are plain functions, called in threads of the server. Cancelled, it ends soon."""
+        async with self._aserved(host, port, list, pages):
+            await self.maintain(install_signal_handlers=install_signal_handlers)
+
+    async def group_gauges(self) -> list[GroupGauge]:
+        """`Coordinator.group_gauges`."""
+        return await self._execute(observe.group_gauges())
+
+    async def execute(self, statement: Statement[T]) -> T:
+        """`Coordinator.execute`."""
+        return await self._execute(statement)
+
+    async def gauges(self) -> Reading:
+        """`Coordinator.gauges`."""
+        from coordinator.serving.gauges import read_gauges  # noqa: PLC0415 - only for who asks for it
+
+        return await self._drive(read_gauges())
+
+    async def health(self, limits: Limits | None = None, group: str | None = None) -> list[Finding]:
+        """`Coordinator.health`."""
+        return await self._drive(examine(limits or Limits(), group))
+
     def status(self) -> Status | None:
         """What `run` is doing right now: handlers and for how long, what waits and why; None where it does not run."""
         return None if self._running is None else self._running.status()
 
     def stop(self) -> None:
-        """Make `run` or `maintain` return; from any thread, task or handler."""
+        """Make `run`, `serve` or `maintain` return; from any thread, task or handler."""
         self._stop.set()
 
     # ---- groups
@@ -968,6 +989,22 @@ class AsyncCoordinator(_Base, AsyncOperations):
         if self._producer_made is None:
             self._producer_made = AsyncProducer(self._pool, self.schema, self.codec)
         return self._producer_made
+
+    @asynccontextmanager
+    async def _aserved(
+        self,
+        host: str,
+        port: int | None,
+        findings: Callable[[], list[Finding]],
+        pages: "Mapping[str, Route] | None" = None,
+    ) -> AsyncIterator[None]:
+        """`_served`, whose end waits for threads: not in the loop."""
+        serving = self._served(host, port, findings, pages)
+        serving.__enter__()
+        try:
+            yield
+        finally:
+            await uninterrupted(asyncio.to_thread(serving.__exit__, None, None, None))
 
     async def _execute(self, statement: Statement[T]) -> T:
         async with self._pool.connection() as connection:

@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator.protocol.observe import GroupGauge, GroupTotals
+from coordinator.errors import NotFoundError
+from coordinator.protocol.observe import GroupGauge, GroupTotals, group_gauges, group_totals, in_flight
+from coordinator.protocol.statement import Flow, call
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +40,21 @@ class Limits:
     max_dead_letters: int | None = None
 
 
+def examine(limits: Limits, group: str | None) -> Flow[list[Finding]]:
+    """Look at all groups, or one, and return what is wrong. Raises: NotFoundError, no such group."""
+    gauges = yield from call(group_gauges())
+    totals = yield from call(group_totals())
+    windows = yield from call(in_flight())
+    if group is not None and all(total.group != group for total in totals):
+        raise NotFoundError(f"there is no group {group!r}")
+    return beyond(limits, gauges, totals, windows, group)
+
+
 def beyond(
     limits: Limits,
     gauges: Sequence[GroupGauge],
     totals: Sequence[GroupTotals],
-    in_flight: Mapping[str, int],
+    windows: Mapping[str, int],
     only: str | None = None,
 ) -> list[Finding]:
     """Compare groups, or one of them, with the limits; a group that has members and partitions of nobody is ill, too."""
@@ -60,7 +72,7 @@ def beyond(
                 max((g.oldest_unacked_s for g in mine), default=0.0),
                 limits.max_age_s,
             ),
-            ("in_flight", "messages in windows", in_flight.get(group, 0), limits.max_in_flight),
+            ("in_flight", "messages in windows", windows.get(group, 0), limits.max_in_flight),
             ("dead_letters", "dead letters", total.dead_letters, limits.max_dead_letters),
         ):
             if limit is not None and value > limit:

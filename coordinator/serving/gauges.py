@@ -29,6 +29,7 @@ from coordinator.protocol.observe import (
     server_gauges,
     take_export_turn,
 )
+from coordinator.protocol.statement import Flow, call
 from coordinator.protocol.topics import describe_topics
 
 log = logging.getLogger("coordinator")
@@ -114,7 +115,7 @@ class DatabaseGauges:
             took_s = 0.0
             if run_alone(connection, self._schema, take_export_turn(self._exporter, _HOLD_S)):
                 began_s = time.monotonic()
-                reading = read_gauges(connection, self._schema)
+                reading = drive(read_gauges(), connection, self._schema)
                 took_s = time.monotonic() - began_s
                 reading.gauge(metrics.GAUGES_DURATION, took_s)
                 self._reading, self._read_at_s = reading, time.monotonic()
@@ -126,14 +127,13 @@ class DatabaseGauges:
             execute(end_export_turn(self._exporter), connection, self._schema)
 
 
-def read_gauges(connection: "psycopg.Connection[Any]", schema: str) -> Reading:
+def read_gauges() -> Flow[Reading]:
     """Read the gauges of the database once, whoever's turn it is to export them."""
-    return reading_of(
-        execute(group_gauges(), connection, schema),
-        execute(group_totals(), connection, schema),
-        execute(describe_topics(), connection, schema),
-        execute(server_gauges(), connection, schema),
-    )
+    partitions = yield from call(group_gauges())
+    totals = yield from call(group_totals())
+    topics = yield from call(describe_topics())
+    server = yield from call(server_gauges())
+    return reading_of(partitions, totals, topics, server)
 
 
 def opener(dsn: str, connect_timeout_s: float, client_id: str, *, prepare: bool) -> Callable[[], Any]:

@@ -14,6 +14,7 @@ from support.shell import GROUP, TOPIC, publish, query, short, wait_until
 from coordinator import AsyncCoordinator, Coordinator
 from coordinator.errors import ConfigError, CoordinatorError, NotFoundError
 from coordinator.observe.health import Limits
+from coordinator.protocol.observe import group_totals
 
 
 @pytest.fixture(params=["threads", "asyncio"])
@@ -118,6 +119,48 @@ def test_health__limits__name_what_was_found(app, dsn):
         assert {finding.code for finding in app.health(Limits(max_in_flight=4))} == {"in_flight"}
     with pytest.raises(NotFoundError):
         app.health(group="nobody")
+
+
+def test_faces__observing__say_the_same(app, dsn):
+    publish(app, 5)
+
+    async def observed():
+        async with AsyncCoordinator(dsn, client_id="twin", settings=short()) as twin:
+            with pytest.raises(NotFoundError):
+                await twin.health(group="nobody")
+            return (
+                await twin.health(Limits(max_lag=4)),
+                [(gauge.topic, gauge.partition, gauge.lag) for gauge in await twin.group_gauges()],
+                {name for name in (await twin.gauges()).gauges if name[1]},
+                await twin.execute(group_totals()),
+            )
+
+    assert asyncio.run(observed()) == (
+        app.health(Limits(max_lag=4)),
+        [(gauge.topic, gauge.partition, gauge.lag) for gauge in app.group_gauges()],
+        {name for name in app.gauges().gauges if name[1]},
+        app.execute(group_totals()),
+    )
+
+
+@pytest.mark.parametrize("how", ["stop", "cancel"])
+def test_serve__on_asyncio__serves_beside_other_tasks_until_it_is_ended(app, dsn, free_port, how):
+    async def main():
+        async with AsyncCoordinator(dsn, client_id="server", settings=short()) as served:
+            serving = asyncio.create_task(served.serve(port=free_port, install_signal_handlers=False))
+            await asyncio.to_thread(wait_until, lambda: codes(free_port) == set(), 30, "green")
+            assert not serving.done()
+            if how == "stop":
+                served.stop()
+                await serving
+            else:
+                serving.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await serving
+            with pytest.raises(OSError, match="refused"):
+                get(free_port, "/livez")
+
+    asyncio.run(main())
 
 
 def test_server__what_it_does_not_have__is_refused(app, serving):
