@@ -455,9 +455,16 @@ class Engine(Deliveries):
         partition.sent_hard = written
         self._on_hard_saved(partition, _nothing_refused, changes, now_s)
         partition.hard = again + partition.hard
-        if emptied:
+        if emptied or partition.exposed:
             # Whether the window was taken back is in what is read now; nothing of memory may outlive it.
             partition.forget_unstarted()
+            partition.exposed = not advanced
+        if emptied:
+            if not advanced:
+                # Carried out late, it would take the window from under what has started since, and an ack of that would be
+                # cut off. This entry changes nothing; but behind its write that exchange is stale.
+                partition.hard.append({"k": "fold", "offsets": []})
+                self._flush = True
             if self.lonely is not None and self.lonely.partition is partition:
                 self.lonely = None
 

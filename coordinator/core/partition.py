@@ -56,6 +56,7 @@ class Partition:
         aside: The offset of the message that waits to run alone.
         sent_count: What `saved_count` is to be when the exchange under way is known to be written.
         unproven: An exchange was found not to be written, and nothing has been written since: it may still be carried out.
+        exposed: Such an exchange takes the window back: nothing starts until something was written that it can't come after.
         runs: Transactional runs that are alive, by offset. unfolded: acked in a transaction, the acks row is still there.
     """
 
@@ -69,6 +70,7 @@ class Partition:
         "crashes",
         "done",
         "due_at_s",
+        "exposed",
         "facts",
         "failing",
         "gaps",
@@ -141,6 +143,7 @@ class Partition:
         self.refused_until_s = 0.0
         self.sent_count = 0
         self.unproven = False
+        self.exposed = False
         self.ahead: list[Row] = []
         self.aside: int | None = None
         self.settled_count = 0
@@ -211,7 +214,7 @@ class Partition:
 
     def may_start(self) -> bool:
         """Tell whether `ready` or `urgent` has something that order and state allow to start."""
-        if self.uncertain or self.revoking or self.paused or self.lost or self.recovering:
+        if self.uncertain or self.revoking or self.paused or self.lost or self.recovering or self.exposed:
             return False
         if not self.subscription.one_at_a_time:
             return bool(self.urgent or self.ready)
@@ -302,7 +305,7 @@ class Partition:
     def on_saved(self, seq: int, committed: int, hwm: int, settled_count: int) -> None:
         """An exchange is known to have committed; `settled_count` is the count it carried everything up to."""
         self.seq, self.committed, self.hwm = seq, committed, hwm
-        self.unproven = False
+        self.unproven = self.exposed = False
         # What was done above the window before this ownership may carry the committed offset past what was read.
         self.position = max(self.position, committed)
         self.saved_count = settled_count

@@ -5,10 +5,10 @@ from support.engine_driver import Request, Shell, commit
 from support.fake_database import FakeDatabase
 
 from coordinator.core import loop
-from coordinator.core.loop import Exchange, Limits
+from coordinator.core.loop import Exchange, Limits, Wait
 from coordinator.core.retry import RetryPolicy
 from coordinator.errors import Reject
-from coordinator.model import PartitionKey
+from coordinator.model import Message, PartitionKey
 
 KEY = PartitionKey(1, 1, 0)
 QUICK = RetryPolicy(max_attempts=3, delays=[1.0])
@@ -448,6 +448,52 @@ def test_alone__answer_of_the_emptying_exchange_gets_lost__nothing_starts_outsid
             handled.append(message.offset)
             shell.ack(message)
     assert sorted(handled) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("steps", range(8))
+def test_alone__emptying_exchange_is_carried_out_after_it_was_given_up__no_ack_is_lost(steps):
+    """I5, I9, I17: it takes the windows from under whatever has started since; an ack of that would be cut off, and told.
+
+    Mutant: what was given up as not written starts anew at once.
+    """
+    database = FakeDatabase({1: 1, 2: 1}, {1: [1, 2]})
+    database.published(1, 0, count=2)
+    for number in (1, 2):
+        shell = shell_of(database, number)
+        shell.pass_time(400.0)
+        shell.die()
+    database.published(2, 0, count=4)
+    shell = shell_of(database, 3)
+    shell.pass_time(400.0)
+    assert shell.engine.take(shell.subscriptions[:1], 9, shell.now_s) == []
+    command = shell.until_exchange()
+    assert {entry["k"] for entry in command.hard} >= {"empty", "alone"}
+    late = Request.of(command)
+    shell.engine.on_failed(command)
+    shell.engine.on_reconnected()
+    held: list[Message] = []
+    handled = []
+
+    def go_on(subscriptions: slice) -> None:
+        if isinstance(command := shell.step(), Wait):
+            shell.now_s = command.until_s
+        held.extend(shell.engine.take(shell.subscriptions[subscriptions], 9, shell.now_s))
+
+    for _ in range(steps):
+        go_on(slice(1, 2))
+    assert all(database.claims[m.delivery.owner.key].newest.hwm > m.offset for m in held)
+    commit(database, shell.id, late)
+    for _ in range(200):
+        for message in held:
+            handled.append((message.delivery.owner.key, message.offset))
+            shell.ack(message)
+        held.clear()
+        go_on(slice(2))
+    assert sorted(handled) == [
+        (key, offset) for key, count in zip(sorted(database.claims), (2, 4), strict=True) for offset in range(count)
+    ]
+    assert [claim.newest.committed for _, claim in sorted(database.claims.items())] == [2, 4]
+    assert not claim_of(database).retries
 
 
 @pytest.mark.parametrize("how", ["revoked", "dropped"])
