@@ -386,6 +386,19 @@ class Deliveries:
             self.lonely = None
             self._poke(0.0)
 
+    def _settle_lonely(self, lonely: Lonely) -> None:
+        """A late ack, by a run that has overrun its deadline, of the message that waits to run alone: it must not run again."""
+        partition, row = lonely.partition, lonely.row
+        if lonely.stage == "ready":
+            self._urge(partition, partition.lanes.unblock(row[4], row[1]))
+        else:
+            self._leave(partition, row)
+        partition.aside = None
+        self._forget_lonely(lonely)
+        for waiting in self.partitions.values():
+            self._queue(waiting)
+        self._poke(0.0)
+
     # ---- answers
 
     def note_ack(self, delivery: Delivery, now_s: float) -> None:
@@ -616,6 +629,10 @@ class Deliveries:
         offset, row = delivery.offset, delivery.row
         if offset in partition.given_back:
             partition.given_back.discard(offset)
+            return True
+        lonely = self.lonely
+        if lonely is not None and lonely.delivery is None and lonely.partition is partition and lonely.row[1] == offset:
+            self._settle_lonely(lonely)
             return True
         current = partition.in_flight.get(offset)
         if current is not None:

@@ -377,10 +377,12 @@ class Partition:
         self.ahead.clear()
         self.aside = None
         self.lanes = Lanes()
-        self.handed.clear()
+        # Acked late, and not written: as if their rows were gone already.
+        cleared = {entry["offset"] for entry in (*self.sent_hard, *self.hard) if entry["k"] == "clear"}
+        self.handed = cleared & self.parked.keys()
         self.facts.clear()
         if self.subscription.by_key:
-            self.lanes.load(self.parked.items())
+            self.lanes.load((offset, key) for offset, key in self.parked.items() if offset not in cleared)
             for entry in self.hard:
                 if entry["k"] == "behind":
                     self.lanes.load((offset, entry["key"]) for offset in entry["offsets"])

@@ -496,6 +496,94 @@ def test_alone__emptying_exchange_is_carried_out_after_it_was_given_up__no_ack_i
     assert not claim_of(database).retries
 
 
+@pytest.mark.parametrize("ordering", ["key", "none", "partition"])
+@pytest.mark.parametrize("transactional", [False, True])
+@pytest.mark.parametrize(
+    "stage", ["parked", "draining", "emptying", "emptying, lost", "emptying, written and lost", "ready"]
+)
+def test_alone__late_ack_while_it_waits_to_run_again__does_not_run_again(database, ordering, transactional, stage):
+    """I5. Mutant: only the delivery that runs alone ends it."""
+    database.published(1, 0, count=3, keys=["a"])
+    for number in (1, 2):
+        shell = shell_of(database, number)
+        shell.pass_time(400.0)
+        shell.die()
+    shell = shell_of(database, 3, ordering=ordering, transactional=transactional)
+    shell.pass_time(400.0)
+    started = []
+    while not started:
+        started = shell.start(9)
+        shell.pass_time(0.1)
+    (late,) = started
+    assert late.offset == 0
+    if transactional:
+        shell.engine.begin_run(late.delivery)
+    shell.pass_time(31.0)
+    command = None
+    if stage != "parked":
+        assert shell.start(9) == []
+        assert shell.engine.lonely.stage == "draining"
+    if stage.startswith("emptying"):
+        command = shell.until_exchange()
+        assert shell.engine.lonely.stage == "emptying"
+    elif stage == "ready":
+        shell.until_waiting()
+        assert shell.engine.lonely.stage == "ready"
+    request = Request.of(command) if command is not None else None
+    if transactional:
+        database.ack(shell.id, KEY, late.epoch, [0], [0])
+        shell.engine.acked_in_transaction(late.delivery, shell.now_s)
+        shell.engine.end_run(late.delivery)
+    else:
+        shell.ack(late)
+    if command is not None and stage == "emptying":
+        shell.report(command, request)
+    elif command is not None:
+        if "written" in stage:
+            commit(database, shell.id, request)
+        shell.engine.on_failed(command)
+        shell.engine.on_reconnected()
+    handled = []
+    for _ in range(60):
+        handled += shell.handle(5)
+        shell.pass_time(0.1)
+    assert handled == [1, 2]
+    assert finished(database, 3)
+
+
+def test_alone__late_ack_of_another_while_the_windows_are_emptied__its_key_goes_on():
+    """Mutant: its row counts as waiting as long as it is in the table, and what comes behind it waits for ever."""
+    database = FakeDatabase({1: 2}, {1: [1]})
+    database.published(1, 0)
+    for number in (1, 2):
+        shell = shell_of(database, number)
+        shell.pass_time(400.0)
+        shell.die()
+    database.published(1, 1, count=2, keys=["a"])
+    shell = shell_of(database, 3)
+    alone, other = sorted(shell.engine.partitions)
+    shell.engine.stand_still(frozenset([alone]))
+    shell.pass_time(400.0)
+    (late,) = shell.start(9)
+    shell.pass_time(31.0)
+    shell.engine.stand_still(frozenset([other]))
+    assert shell.start(9) == []
+    command = shell.until_exchange()
+    assert {entry["k"] for entry in command.hard} >= {"empty", "alone"}
+    request = Request.of(command)
+    shell.ack(late)
+    shell.report(command, request)
+    shell.engine.stand_still(frozenset())
+    handled = []
+    for _ in range(60):
+        for message in shell.start(9):
+            handled.append((message.partition, message.offset))
+            shell.ack(message)
+        shell.pass_time(0.1)
+    assert handled == [(0, 0), (1, 1)]
+    assert not any(claim.retries for claim in database.claims.values())
+
+
 @pytest.mark.parametrize("how", ["revoked", "dropped"])
 def test_alone__its_claim_goes_while_the_windows_are_emptied__nothing_starts_that_has_no_window(how):
     """I5, I17: what started then would be acked over nothing, told to be durable, and delivered again."""
