@@ -440,6 +440,28 @@ def test_skip__expired_group__holds_nothing_back_any_more(log):
     assert retire(log.observer) == [1]
 
 
+def test_sweep__group_was_used_between_two_looks__has_not_expired(db):
+    """A job that runs once an hour, for less than the pause between two sweeps, must not lose its place.
+
+    Mutant: only a look while it runs notes that it was used.
+    """
+    job = Reader(db, group="job")
+    db.observer.run("select coordinator.set_group_expiry('job', %s, 'delete')", KEEP_S)
+
+    def sweep():
+        return db.observer.one("select s.deleted_groups from coordinator.sweep(p_every_s => 0) s")
+
+    for hour in range(3):
+        db.observer.run("select coordinator.give_up(%s)", job.id)
+        assert sweep() == []
+        move_clock(db, (hour + 1) * (KEEP_S - 10))
+        job = Reader(db, group="job")
+    db.observer.run("select coordinator.give_up(%s)", job.id)
+    assert sweep() == []
+    move_clock(db, 4 * KEEP_S)
+    assert sweep() == ["job"]
+
+
 # ---- rotation
 
 

@@ -85,7 +85,7 @@ begin
         on conflict on constraint members_pkey do update set topic_ids = excluded.topic_ids, inherited = false;
         if v_before.topic_ids is distinct from v_topic_ids then
             update coordinator.groups g
-            set version = g.version + 1, joined_at = coordinator.now_(),
+            set version = g.version + 1, joined_at = coordinator.now_(), unused_since = null,
                 unplanned_since = coalesce(g.unplanned_since, coordinator.now_())
             where g.group_id = join_group.group_id;
             perform pg_notify('coordinator.groups', '');
