@@ -19,7 +19,7 @@ from coordinator.db.connect import acallers
 from coordinator.db.drive import aexecute
 from coordinator.db.translate import translate
 from coordinator.db.uninterrupted import uninterrupted
-from coordinator.errors import ConfigError, UnavailableError
+from coordinator.errors import AlreadySettledError, ConfigError, UnavailableError
 from coordinator.model import Message
 from coordinator.protocol import deliveries
 
@@ -126,6 +126,8 @@ async def _commit(
         xids.extend([await aexecute(ack, own, runtime.schema) for ack in ack_statements(me, messages)])
     except BaseException as error:
         await _roll_back(block, error)
+        if isinstance(error, AlreadySettledError):
+            await _tell_settled(runtime, own, messages)
         raise
     try:
         await block.__aexit__(None, None, None)
@@ -138,6 +140,20 @@ async def _commit(
     for message in messages:
         if message.delivery is not None:
             runtime.engine.acked_in_transaction(message.delivery, now_s)
+    runtime.ready.ring()
+
+
+async def _tell_settled(
+    runtime: "AsyncRuntime", own: psycopg.AsyncConnection[Any], messages: Sequence[Message]
+) -> None:
+    """Find out which of them another run has settled. If that one was cut off behind its COMMIT, nobody has told the engine."""
+    settled: list[Message] = []
+    with contextlib.suppress(psycopg.Error, UnavailableError):
+        async with own.transaction():
+            settled = [message for message in messages if await aexecute(ack_question([message]), own, runtime.schema)]
+    for message in settled:
+        if message.delivery is not None:
+            runtime.engine.acked_in_transaction(message.delivery, time.monotonic())
     runtime.ready.ring()
 
 

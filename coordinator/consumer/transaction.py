@@ -16,7 +16,7 @@ from coordinator.consumer.requests import ack_question, ack_statements, check_hi
 from coordinator.db.connect import callers
 from coordinator.db.drive import execute
 from coordinator.db.translate import translate
-from coordinator.errors import ConfigError, UnavailableError
+from coordinator.errors import AlreadySettledError, ConfigError, UnavailableError
 from coordinator.model import Message
 from coordinator.protocol import deliveries
 
@@ -54,6 +54,9 @@ def transaction(
                     check_history(_limit(own, runtime, messages), history)
                     yield own
                     xids.extend(execute(ack, own, runtime.schema) for ack in ack_statements(me, messages))
+            except AlreadySettledError:
+                _tell_settled(runtime, own, messages)
+                raise
             except psycopg.Error as error:
                 if not (xids and own.closed):
                     ours = translate(error, own) if own.closed else None
@@ -72,6 +75,18 @@ def transaction(
         with runtime.lock:
             for delivery in runs:
                 runtime.engine.end_run(delivery)
+
+
+def _tell_settled(runtime: "Runtime", own: psycopg.Connection[Any], messages: Sequence[Message]) -> None:
+    """Find out which of them another run has settled. If that one was cut off behind its COMMIT, nobody has told the engine."""
+    settled: list[Message] = []
+    with contextlib.suppress(psycopg.Error, UnavailableError), own.transaction():
+        settled = [message for message in messages if execute(ack_question([message]), own, runtime.schema)]
+    with runtime.changed:
+        for message in settled:
+            if message.delivery is not None:
+                runtime.engine.acked_in_transaction(message.delivery, time.monotonic())
+        runtime.changed.notify_all()
 
 
 def _limit(connection: psycopg.Connection[Any], runtime: "Runtime", messages: Sequence[Message]) -> str | None:

@@ -422,6 +422,41 @@ def test_transaction__of_a_plain_handler__and_a_dead_letter_are_never_both(shell
     assert len(dead(dsn)) == 1
 
 
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_transactional__run_cut_off_behind_its_commit__is_acked_and_holds_up_nobody(shell, dsn, batch_size):
+    """Nobody has told its owner: an interrupted thread, a task that is cancelled twice.
+
+    Mutant: every later run of it is refused, and given back, for as long as the claim has this owner.
+    """
+    runs = []
+    cut_off = []
+
+    def act(given, connection):
+        messages = given if batch_size > 1 else [given]
+        runs.append([message.value for message in messages])
+        for message in messages:
+            book(message, connection)
+        first = next((message for message in messages if message.value == 1), None)
+        if first is not None and not cut_off:
+            cut_off.append(first.offset)
+            with psycopg.connect(dsn) as other:
+                other.execute("insert into effects (value) values (1)")
+                other.execute(
+                    "select coordinator.ack(c.owner, c.group_id, c.topic_id, c.partition, c.epoch, array[%s::bigint], '{0}') "
+                    "from coordinator.claims c where c.partition = %s",
+                    (first.offset, first.partition),
+                )
+            raise ZeroDivisionError
+
+    shell.subscribe(act, transactional=True, batch_size=batch_size, retry=[0.1])
+    shell.app.publish_many(TOPIC, list(range(8)))
+    with shell:
+        wait_settled(dsn)
+    assert effects(dsn) == [(value, 1) for value in range(8)]
+    assert sum(1 in run for run in runs) <= 3
+    assert query(dsn, "select count(*) from coordinator.acks") == [(0,)]
+
+
 def test_transaction__claim_lost_in_it__is_refused_and_rolled_back(shell, dsn):
     shell.app.publish(TOPIC, 1, partition=0)
     with shell.app.consumer(TOPIC, group=GROUP) as consumer:
