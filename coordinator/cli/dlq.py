@@ -4,29 +4,18 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from coordinator.cli import exits, output
+from coordinator.cli.asking import time_option
 from coordinator.cli.commands import Group, Options, pass_options
 
 if TYPE_CHECKING:
     from coordinator.model import DeadLetter
 
 _ERROR_CHARS = 80
-
-
-def _time(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise click.BadParameter(f"found {text!r}, wanted a time such as 2030-01-31T12:00:00Z") from error
-    # As for messages consume --from: the same command means the same on every machine.
-    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
 def _filters(function: Callable[..., None]) -> Callable[..., None]:
@@ -41,8 +30,12 @@ def _filters(function: Callable[..., None]) -> Callable[..., None]:
                 "--error", metavar="REGEX", help="Only where PostgreSQL finds this pattern in the last error."
             ),
             click.option("--key", metavar="KEY", help="Only of this key."),
-            click.option("--since", metavar="TIMESTAMP", callback=_time, help="Only what died then or later (UTC)."),
-            click.option("--until", metavar="TIMESTAMP", callback=_time, help="Only what died before then (UTC)."),
+            click.option(
+                "--since", metavar="TIMESTAMP", callback=time_option, help="Only what died then or later (UTC)."
+            ),
+            click.option(
+                "--until", metavar="TIMESTAMP", callback=time_option, help="Only what died before then (UTC)."
+            ),
         )
     ):
         function = option(function)

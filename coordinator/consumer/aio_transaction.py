@@ -24,7 +24,7 @@ from coordinator.model import Message
 from coordinator.protocol import deliveries
 
 if TYPE_CHECKING:
-    from coordinator.consumer.aio_runtime import AsyncRuntime
+    from coordinator.consumer.aio_handing import AsyncHanding
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ _ASK_AGAIN_S = 0.05
 
 @contextlib.asynccontextmanager
 async def transaction(
-    runtime: "AsyncRuntime", messages: Sequence[Message], connection: object
+    runtime: "AsyncHanding", messages: Sequence[Message], connection: object
 ) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
     """Yield a connection in a transaction; at the end of the block the messages are acked in it, and it is committed.
 
@@ -113,7 +113,7 @@ async def _roll_back(block: psycopg.AsyncTransaction, error: BaseException) -> b
 
 
 async def _commit(
-    runtime: "AsyncRuntime",
+    runtime: "AsyncHanding",
     own: psycopg.AsyncConnection[Any],
     block: psycopg.AsyncTransaction,
     messages: Sequence[Message],
@@ -144,7 +144,7 @@ async def _commit(
 
 
 async def _tell_settled(
-    runtime: "AsyncRuntime", own: psycopg.AsyncConnection[Any], messages: Sequence[Message]
+    runtime: "AsyncHanding", own: psycopg.AsyncConnection[Any], messages: Sequence[Message]
 ) -> None:
     """Find out which of them another run has settled. If that one was cut off behind its COMMIT, nobody has told the engine."""
     settled: list[Message] = []
@@ -157,7 +157,7 @@ async def _tell_settled(
     runtime.ready.ring()
 
 
-async def _committed(runtime: "AsyncRuntime", xid: str, history: str | None, messages: Sequence[Message]) -> bool:
+async def _committed(runtime: "AsyncHanding", xid: str, history: str | None, messages: Sequence[Message]) -> bool:
     """Ask until the transaction is no longer in progress; then whether it was this one, whose number a crash may give to another.
 
     Raises:

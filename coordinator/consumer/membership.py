@@ -13,7 +13,7 @@ from coordinator.core.assignment import plan
 from coordinator.core.loop import Engine
 from coordinator.core.partition import Partition
 from coordinator.core.sessions import Sessions
-from coordinator.errors import NotFoundError
+from coordinator.errors import NotFoundError, UnavailableError
 from coordinator.model import Blocker, Claim, GroupState, Joined, PartitionKey, Settler, StuckClaim
 from coordinator.observe import events
 from coordinator.protocol import groups
@@ -265,3 +265,8 @@ def moves(
                     found.wanted.append(key)
     found.lost.extend(key for key in held if key not in seen)
     return found
+
+
+def superseded() -> UnavailableError:
+    """What a loop raises whose connection sees a history of the database that this coordinator has left."""
+    return UnavailableError("the other connection has found another history of the database: this one is left")

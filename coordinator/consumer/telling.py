@@ -5,12 +5,14 @@ from collections.abc import Iterable, Sequence
 from heapq import nsmallest
 
 from coordinator.consumer.options import Options
+from coordinator.consumer.pacing import is_hung
 from coordinator.core.deliveries import Verdict
 from coordinator.core.loop import Changes
 from coordinator.core.partition import Partition
 from coordinator.model import Delivery, Message
 from coordinator.observe import events
 from coordinator.observe.logs import said
+from coordinator.settings import Settings
 
 log = logging.getLogger("coordinator")
 
@@ -96,3 +98,11 @@ def place_of(message: Message) -> dict[str, object]:
         "offset": message.offset,
         "attempt": message.attempt,
     }
+
+
+def work_hangs(busy_since_s: float | None, settings: Settings, now_s: float) -> bool:
+    """Tell whether the work loop does not come round (a hook that never returns): its process must not live by heartbeats."""
+    hangs = is_hung(busy_since_s, now_s, settings.round_trip_timeout_s, settings.connect_timeout_s)
+    if hangs and busy_since_s is not None:
+        log.error(events.LOOP_HUNG, extra={"loop": "work", "hung_s": now_s - busy_since_s})
+    return hangs

@@ -21,14 +21,14 @@ from coordinator.model import Message
 from coordinator.protocol import deliveries
 
 if TYPE_CHECKING:
-    from coordinator.consumer.runtime import Runtime
+    from coordinator.consumer.handing import Handing
 
 _ASK_AGAIN_S = 0.05
 
 
 @contextlib.contextmanager
 def transaction(
-    runtime: "Runtime", messages: Sequence[Message], connection: object
+    runtime: "Handing", messages: Sequence[Message], connection: object
 ) -> Iterator[psycopg.Connection[Any]]:
     """Yield a connection in a transaction; at the end of the block the messages are acked in it, and it is committed.
 
@@ -77,7 +77,7 @@ def transaction(
                 runtime.engine.end_run(delivery)
 
 
-def _tell_settled(runtime: "Runtime", own: psycopg.Connection[Any], messages: Sequence[Message]) -> None:
+def _tell_settled(runtime: "Handing", own: psycopg.Connection[Any], messages: Sequence[Message]) -> None:
     """Find out which of them another run has settled. If that one was cut off behind its COMMIT, nobody has told the engine."""
     settled: list[Message] = []
     with contextlib.suppress(psycopg.Error, UnavailableError), own.transaction():
@@ -89,14 +89,14 @@ def _tell_settled(runtime: "Runtime", own: psycopg.Connection[Any], messages: Se
         runtime.changed.notify_all()
 
 
-def _limit(connection: psycopg.Connection[Any], runtime: "Runtime", messages: Sequence[Message]) -> str | None:
+def _limit(connection: psycopg.Connection[Any], runtime: "Handing", messages: Sequence[Message]) -> str | None:
     """A handler may be idle in its transaction for as long as its deadline allows, and no longer; tells its history."""
     return execute(
         idle_limit(messages, runtime.settings.visibility_timeout_s, time.monotonic()), connection, runtime.schema
     )
 
 
-def _committed(runtime: "Runtime", xid: str, history: str | None, messages: Sequence[Message]) -> bool:
+def _committed(runtime: "Handing", xid: str, history: str | None, messages: Sequence[Message]) -> bool:
     """Ask until the transaction is no longer in progress; then whether it was this one: a crash gives numbers out again."""
     while True:
         try:

@@ -11,7 +11,7 @@ from support.shell import TOPIC, committed, owners, query, short, wait_until
 from support.sizes import FULL
 
 from coordinator import Coordinator
-from coordinator.consumer import aio_runtime, runtime
+from coordinator.consumer import aio_work, work
 from coordinator.db.schema import install
 from coordinator.embedded import EmbeddedServer
 from coordinator.errors import UnavailableError
@@ -106,7 +106,7 @@ def cut_once(proxy, moment, name):
 def cut_exchange(monkeypatch, proxy, moment, chosen):
     """Cut the exchange that `chosen` picks at its COMMIT, once."""
     cuts = []
-    for module in (runtime, aio_runtime):
+    for module in (work, aio_work):
         made = module.exchange_call
 
         def cutting(coordinator, exchange, made=made):

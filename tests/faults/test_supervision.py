@@ -10,7 +10,7 @@ from support.proxy import Fault, Proxy
 from support.shell import GROUP, TOPIC, Reading, publish, query, short, wait_until
 
 from coordinator import Coordinator
-from coordinator.consumer import listening, runtime
+from coordinator.consumer import control, listening, runtime
 from coordinator.consumer.pacing import pause_s
 from coordinator.db.connect import listen_statement
 from coordinator.errors import LoopFailedError
@@ -105,7 +105,7 @@ def test_listener__deaf_on_its_first_session__is_found_and_made_anew(app, monkey
     def unlucky(channel):
         return listen_statement("elsewhere" if deaf else channel)
 
-    monkeypatch.setattr(runtime, "listen_statement", unlucky)
+    monkeypatch.setattr(control, "listen_statement", unlucky)
     with app.consumer(TOPIC, group=GROUP) as consumer:
         # It has sent LISTEN, to the wrong channel.
         wait_until(lambda: consumer.status().wake_ups == "checking", 30)
@@ -119,7 +119,7 @@ def test_listener__deaf_on_its_first_session__is_found_and_made_anew(app, monkey
 @pytest.mark.direct("a listener needs a session")
 def test_listener__hears_nothing_whatever_is_tried__says_so_and_polls(app, monkeypatch, caplog):
     monkeypatch.setattr(listening, "_PATIENCE_S", 1.0)
-    monkeypatch.setattr(runtime, "listen_statement", lambda _channel: listen_statement("elsewhere"))
+    monkeypatch.setattr(control, "listen_statement", lambda _channel: listen_statement("elsewhere"))
     with app.consumer(TOPIC, group=GROUP) as consumer:
         wait_until(lambda: consumer.status().wake_ups == "deaf", 30)
         assert "listener.deaf" in caplog.messages

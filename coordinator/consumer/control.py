@@ -1,0 +1,321 @@
+"""The control loop in threads: heartbeats, membership, upkeep and wake-ups, so that a slow exchange delays none of them."""
+
+import logging
+import random
+import selectors
+import socket
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+import psycopg
+
+from coordinator.consumer.counting import CLOCK_LOOK_S
+from coordinator.consumer.membership import (
+    Stuck,
+    check_there,
+    enter,
+    entering,
+    group_ids,
+    look_again_s,
+    looking,
+    move,
+    moves,
+    process_count,
+    superseded,
+    watching,
+)
+from coordinator.consumer.pacing import CHORES_LIMIT, CHORES_PAUSE_S, CpuGuard, jittered_s, pause_s
+from coordinator.consumer.requests import release_statement
+from coordinator.consumer.telling import partition_fields, work_hangs
+from coordinator.consumer.work import WorkLoop
+from coordinator.core.sessions import Sessions
+from coordinator.db.blockers import blockers
+from coordinator.db.connect import listen_statement
+from coordinator.db.translate import translated
+from coordinator.db.upkeep import Upkeep
+from coordinator.errors import MemberDeadError, MemberReplacedError, UnavailableError
+from coordinator.observe import events
+from coordinator.observe.logs import said
+from coordinator.protocol import admin, groups
+from coordinator.protocol.maintenance import maintain_publishing
+from coordinator.protocol.placeholder import render
+from coordinator.settings import Settings
+
+if TYPE_CHECKING:
+    from coordinator.model import Claim, Settler
+
+log = logging.getLogger("coordinator")
+
+
+class ControlLoop(WorkLoop):
+    """Keeps the lease and the claims, over a connection of its own; looks after the work loop."""
+
+    def __init__(self, dsn: str, schema: str, settings: Settings, client_id: str, static_id: str | None = None) -> None:
+        super().__init__(dsn, schema, settings, client_id, static_id)
+        self._settler: Settler | None = None
+        self._alive_after_all: UUID | None = None
+        self._channels: set[str] = set()
+        self._process_count = 1
+        self._look_again_s = float("inf")
+        self._stuck = Stuck()
+        self._upkeep = Upkeep()
+        self._cpu = CpuGuard(settings.pause_above_cpu)
+        self._first_connection: psycopg.Connection[Any] | None = None
+        self._control = threading.Thread(
+            target=self._supervise, args=(self._control_loop,), name="coordinator-control", daemon=True
+        )
+
+    def _control_loop(self) -> None:
+        failures = 0
+        while not self._stopping.is_set():
+            try:
+                connection = self._first_connection or self._connect("control")
+                self._first_connection = None
+                try:
+                    self._control_session(connection)
+                finally:
+                    self.counting.listening = False if self.settings.listens else None
+                    connection.close()
+                failures = 0
+            except (UnavailableError, psycopg.Error) as error:
+                failures += 1
+                self.broken_s = time.monotonic()
+                self.counting.away_since_s.setdefault("control", self.broken_s)
+                log.warning(events.CONNECTION_LOST, extra={"error": said(error), "failures": failures})
+                self._stopping.wait(pause_s(failures))
+
+    def _control_session(self, connection: psycopg.Connection[Any]) -> None:
+        """Heartbeats, membership and wake-ups over one unbroken connection."""
+        observed_since_s = time.monotonic()
+        heartbeat_at_s = membership_at_s = maintenance_at_s = clock_at_s = sessions_at_s = 0.0
+        sessions: Sessions[UUID] = Sessions()
+        announced: UUID | None = None
+        history = self._note_history(connection)
+        self._listen(connection)
+        self.counting.away_since_s.pop("control", None)
+        assert self._nudges is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(connection.fileno(), selectors.EVENT_READ)
+            selector.register(self._nudges[0], selectors.EVENT_READ)
+            while not self._stopping.is_set():
+                now_s = time.monotonic()
+                try:
+                    if history != self.history:
+                        raise superseded()
+                    if not self._joined:
+                        self._join(connection)
+                        heartbeat_at_s = membership_at_s = 0.0
+                    if announced != self.id and not self.settings.pooled:
+                        self._run(connection, groups.hold_session(self.id, connection.info.backend_pid))
+                        announced = self.id
+                    with self.lock:
+                        ring = self._listening.ask(now_s)
+                    if ring:
+                        self._wake.set()
+                    if now_s >= heartbeat_at_s:
+                        self._heartbeat(connection)
+                        heartbeat_at_s = now_s + jittered_s(self.settings.heartbeat_s)
+                    if now_s >= sessions_at_s:
+                        if self._follow(connection, watching(sessions, now_s - observed_since_s, now_s)):
+                            membership_at_s = 0.0
+                        sessions_at_s = sessions.next_look_s(self._process_count, now_s, random.random())  # noqa: S311
+                    if now_s >= membership_at_s:
+                        self._reconcile(connection, now_s - observed_since_s, history)
+                        membership_at_s = now_s + min(jittered_s(self.settings.membership_poll_s), self._look_again_s)
+                    if now_s >= maintenance_at_s:
+                        maintenance_at_s = now_s + self._maintain(connection)
+                    if now_s >= clock_at_s:
+                        self._look_at_clock(connection)
+                        clock_at_s = now_s + CLOCK_LOOK_S
+                    self._hold_back(now_s)
+                except MemberReplacedError:
+                    self._end_replaced()
+                    self._run(connection, groups.withdraw_charge(self.id))
+                    raise
+                except MemberDeadError:
+                    self._start_over()
+                    continue
+                if self._notified(
+                    connection,
+                    selector,
+                    min(
+                        heartbeat_at_s,
+                        membership_at_s,
+                        maintenance_at_s,
+                        sessions_at_s,
+                        self._listening.next_s(),
+                        self._cpu.next_s,
+                    ),
+                ):
+                    membership_at_s = 0.0
+        self._leave(connection)
+
+    def _maintain(self, connection: psycopg.Connection[Any]) -> float:
+        """Move scheduled messages that are due, and one step of retention; returns seconds until the next time."""
+        try:
+            done = self._run(connection, maintain_publishing(CHORES_LIMIT))
+        except psycopg.Error as error:
+            log.warning(events.MAINTENANCE_FAILED, extra={"error": said(error)})
+            return CHORES_PAUSE_S
+        return min(done.next_s, max(self._upkeep.step(partial(self._run, connection), time.monotonic()), 0.0))
+
+    def _look_at_clock(self, connection: psycopg.Connection[Any]) -> None:
+        sent_s = time.time()
+        server_s = self._run(connection, admin.clock())
+        self.counting.clock_read(server_s, sent_s, time.time())
+
+    def _notified(self, connection: psycopg.Connection[Any], selector: selectors.BaseSelector, until_s: float) -> bool:
+        """Wait for a wake-up; True if the membership should be looked at."""
+        look = False
+        # A notification may have been read along with an answer: then the socket stays silent.
+        with translated(connection):
+            channels = [notify.channel for notify in connection.notifies(timeout=0)]
+        if not channels:
+            for key, _ in selector.select(max(until_s - time.monotonic(), 0.0)):
+                if isinstance(key.fileobj, socket.socket):
+                    key.fileobj.recv(4096)
+                    look = True
+            with translated(connection):
+                channels = [notify.channel for notify in connection.notifies(timeout=0)]
+        if channels:
+            with self.lock:
+                self._listening.heard(time.monotonic())
+        groups_channel = render("coordinator.groups", self.schema)
+        if set(channels) - {groups_channel, render(self._listening.channel, self.schema)}:
+            self.counting.notified_count += 1
+            with self.lock:
+                self.engine.expect(time.monotonic())
+        return look or groups_channel in channels
+
+    def _heartbeat(self, connection: psycopg.Connection[Any]) -> None:
+        if not self._work.is_alive() or work_hangs(self._busy_since_s, self.settings, time.monotonic()):
+            return
+        sent_s = time.monotonic()
+        self._run(connection, groups.heartbeat(self.id))
+        self._on_lease(sent_s)
+
+    def _hold_back(self, now_s: float) -> None:
+        """Start nothing while the machine is too busy, where the settings say so."""
+        busy = self._cpu.busy(now_s)
+        if busy != self.engine.held_back:
+            with self.changed:
+                self.engine.held_back = busy
+                self.changed.notify_all()
+
+    def _on_lease(self, sent_s: float) -> None:
+        with self.changed:
+            self.engine.on_lease(sent_s + self.settings.lease_s - self.settings.self_fence_margin_s)
+            self.changed.notify_all()
+
+    def _reconcile(self, connection: psycopg.Connection[Any], observed_s: float, history: str | None) -> None:
+        """Compare what is held with what the plans say; plan where nobody has."""
+        states = self._follow(
+            connection, looking(self.id, group_ids(self.engine), observed_s, self.settings.rebalance_debounce_s)
+        )
+        self._look_again_s = look_again_s(states, self.id, self.settings.rebalance_debounce_s)
+        self._process_count = process_count(states)
+        with self.lock:
+            held = set(self.engine.partitions)
+            self._claiming = not self.engine.draining
+        found = moves(states, self.id, held, self.settings.hand_over_s)
+        claims: list[Claim] = []
+        try:
+            if found.wanted and self._claiming:
+                claims = self._run(connection, groups.claim(self.id, found.wanted, self.settings.hand_over_s))
+        finally:
+            with self.changed:
+                if history != self.history:
+                    # Taken from a server that others have left meanwhile.
+                    claims = []
+                self.counting.moved(claims, found)
+                lost = move(self.engine, found, claims, time.monotonic())
+                self.assigned = found.complete(claims)
+                self._claiming = False
+                self.changed.notify_all()
+        for partition in lost:
+            log.warning(events.PARTITION_LOST, extra=partition_fields(partition))
+        check_there(self.engine, states)
+        if self._stuck.due(states, found, claims, time.monotonic()):
+            self._name_blockers(connection)
+
+    def _name_blockers(self, connection: psycopg.Connection[Any]) -> None:
+        """Look who holds claims that nobody alive owns, and say so; end them where the settings allow it."""
+        stuck = self._run(connection, groups.stuck_claims(group_ids(self.engine)))
+        if not stuck:
+            return
+        try:
+            probe = self._connect("probe")
+        except UnavailableError:
+            # No connection left for it; the next look tries again.
+            return
+        try:
+            with self._watchdog.watch(connection):
+                found, ended = blockers(connection, probe, self.schema, stuck[0].key, end=self.settings.end_blockers)
+        finally:
+            probe.close()
+        self._stuck.on_found(stuck, found, ended, time.monotonic())
+
+    def _join(self, connection: psycopg.Connection[Any]) -> None:
+        """Register and join every group; harmless when it is repeated after it was cut off half-way."""
+        if self._alive_after_all is not None:
+            # It was declared dead and charged with a crash, and is alive.
+            self._run(connection, groups.withdraw_charge(self._alive_after_all))
+            self._alive_after_all = None
+        if self._left_behind is not None:
+            self._run(connection, groups.give_up(self._left_behind))
+            self._left_behind = None
+        assert self._settler is not None
+        sent_s = time.monotonic()
+        joined = self._follow(
+            connection, entering(self.id, self.client_id, self.static_id, self.settings, self._options)
+        )
+        with self.lock:
+            self._channels |= enter(self.engine, joined, self._settler)
+        self._joined = True
+        self._on_lease(sent_s)
+
+    def _start_over(self) -> None:
+        """This coordinator was declared dead: drop everything and come back as a new one."""
+        with self.changed:
+            lost = self.engine.drop(list(self.engine.partitions))
+            old, self.id = self.id, uuid4()
+            self._joined = False
+            self._alive_after_all = old
+            self.changed.notify_all()
+        self.counting.lease_losses += 1
+        log.warning(events.MEMBER_FENCED, extra={"member": str(old), "partitions": len(lost)})
+
+    def _end_replaced(self) -> None:
+        """Another process has the static id: nothing of this one's counts any more, and it must not come back."""
+        with self.changed:
+            lost = self.engine.drop(list(self.engine.partitions))
+            self.changed.notify_all()
+        log.error(events.MEMBER_REPLACED, extra={"member": str(self.id), "partitions": len(lost)})
+
+    def _leave(self, connection: psycopg.Connection[Any]) -> None:
+        # A claim that was under way when `stop` had lost patience: the work loop has ended, and nobody else releases it.
+        with self.lock:
+            left = list(self.engine.partitions.values())
+        if left:
+            self._run(connection, release_statement(self.id, left))
+            with self.changed:
+                self.engine.drop([partition.key for partition in left])
+                self.changed.notify_all()
+        self._run(connection, groups.leave(self.id, keep=self.static_id is not None))
+        log.info(events.MEMBER_LEFT, extra={"member": str(self.id)})
+
+    def _listen(self, connection: psycopg.Connection[Any]) -> None:
+        if not self.settings.listens:
+            return
+        with translated(connection), self._watchdog.watch(connection):
+            ours = ("coordinator.groups", self._listening.channel)
+            for channel in sorted({*self._channels, *(render(name, self.schema) for name in ours)}):
+                connection.execute(listen_statement(channel))
+        self.counting.listening = True
+        self._listening.begin(time.monotonic())
+        # What was published before LISTEN took effect was not told.
+        with self.lock:
+            self.engine.expect(time.monotonic())
