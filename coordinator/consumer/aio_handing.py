@@ -72,7 +72,7 @@ class AsyncHanding(AsyncBase):
             self._one_ready()
         return partition, partition.settled_count
 
-    async def saved(self, goals: Goals, lost_before: Sequence[Partition] = ()) -> None:
+    async def saved(self, goals: Goals, lost_before: Sequence[Partition] | None = None) -> None:
         """Return when the goals are durable; raises as `commit`."""
         deadline_s = time.monotonic() + self.settings.commit_timeout_s
         self.engine.flush()

@@ -172,7 +172,7 @@ class Handing(Base):
                 self.changed.wait(0.02)
             return False
 
-    def _wait_saved(self, goals: Goals, lost_before: Sequence[Partition] = ()) -> None:
+    def _wait_saved(self, goals: Goals, lost_before: Sequence[Partition] | None = None) -> None:
         """Wait with the lock held."""
         deadline_s = time.monotonic() + self.settings.commit_timeout_s
         self.engine.flush()

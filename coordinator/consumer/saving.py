@@ -23,15 +23,20 @@ def reached(goals: Goals) -> bool:
     return all(partition.saved_count >= count or partition.lost for partition, count in goals)
 
 
-def check_lost(engine: Engine, goals: Goals, lost_before: Sequence[Partition] = ()) -> None:
-    """Tell of claims that were lost before their acks were durable; each is told once.
+def check_lost(engine: Engine, goals: Goals, lost_before: Sequence[Partition] | None = None) -> None:
+    """Tell of claims that were lost before their acks were durable; each is told to one `commit`.
+
+    Args:
+        lost_before: By a `commit`, what was lost before it. None: by who waits for one ack, and is told of no other.
 
     Raises:
         StaleEpochError: There are some.
     """
-    lost = [*lost_before, *(p for p, count in goals if p.lost and p.saved_count < count and p not in lost_before)]
+    before = lost_before or ()
+    lost = [*before, *(p for p, count in goals if p.lost and p.saved_count < count and p not in before)]
     if lost:
-        engine.lost_unsaved = [p for p in engine.lost_unsaved if p not in lost]
+        told = [p for p in lost if lost_before is not None or p.settled_count - p.saved_count <= 1]
+        engine.lost_unsaved = [p for p in engine.lost_unsaved if p not in told]
         names = ", ".join(f"{p.source.topic}/{p.key.partition} (epoch {p.epoch})" for p in lost)
         raise StaleEpochError(
             f"lost before the ack was committed, and owned by somebody else: {names}", held=lost[0].epoch

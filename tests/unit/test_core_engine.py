@@ -6,6 +6,7 @@ import pytest
 from support.engine_driver import Request, Shell, commit
 from support.fake_database import FakeDatabase
 
+from coordinator.consumer.saving import all_unsaved, check_lost
 from coordinator.core.loop import Exchange, Limits, Wait
 from coordinator.errors import StaleEpochError
 from coordinator.model import PartitionKey
@@ -512,6 +513,38 @@ def test_noted_ack__claim_lost_before_it_is_written__is_told(keys, database):
     assert keys.engine.lost_unsaved == [partition]
     with pytest.raises(StaleEpochError):
         keys.engine.note_ack(message.delivery, keys.now_s)
+
+
+def test_lost_acks__one_of_them_is_waited_for__the_others_are_told_to_the_next_commit(keys, database):
+    """I17, where threads ack and one commits. Mutant: who waits for his own ack takes away what was to be told of all."""
+    database.published(1, 0, count=3, keys=["a", "b", "c"])
+    keys.until_waiting()
+    first, second, third = keys.start(3)
+    keys.engine.note_ack(first.delivery, keys.now_s)
+    keys.ack(second)
+    partition = owned(keys)
+    goals = [(partition, partition.settled_count)]
+    keys.engine.drop([KEY])
+    with pytest.raises(StaleEpochError):
+        check_lost(keys.engine, goals)
+    goals, lost = all_unsaved(keys.engine)
+    with pytest.raises(StaleEpochError):
+        check_lost(keys.engine, goals, lost)
+    check_lost(keys.engine, *all_unsaved(keys.engine))
+    with pytest.raises(StaleEpochError):
+        keys.ack(third)
+
+
+def test_lost_ack__is_the_only_one__is_told_once(keys, database):
+    database.published(1, 0)
+    keys.until_waiting()
+    (message,) = keys.start()
+    keys.ack(message)
+    partition = owned(keys)
+    keys.engine.drop([KEY])
+    with pytest.raises(StaleEpochError):
+        check_lost(keys.engine, [(partition, partition.settled_count)])
+    check_lost(keys.engine, *all_unsaved(keys.engine))
 
 
 def test_noted_ack__shell_waits__is_woken_once(keys, database):
