@@ -1,4 +1,4 @@
-"""Invariants of a recorded history: T of the design, and L1 once everything has come to rest."""
+"""Invariants of a recorded history: those marked T in coordinator/README.md, and L1 once everything has come to rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Invariants that any committed state must have: C of the design."""
+"""Invariants that any committed state must have: those marked C in coordinator/README.md."""
 
 from __future__ import annotations
 
