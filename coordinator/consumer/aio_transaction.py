@@ -129,13 +129,21 @@ async def _commit(
         if isinstance(error, AlreadySettledError):
             await _tell_settled(runtime, own, messages)
         raise
+    known = False
     try:
         await block.__aexit__(None, None, None)
+        known = True
     except psycopg.Error as error:
         if not own.closed:
+            known = True
             raise
-        if not await _committed(runtime, xids[0], history, messages):
+        committed = await _committed(runtime, xids[0], history, messages)
+        known = True
+        if not committed:
             raise UnavailableError("the connection was lost in the commit, which was rolled back") from error
+    finally:
+        if not known:
+            runtime.engine.doubt([message.delivery for message in messages if message.delivery is not None])
     now_s = time.monotonic()
     for message in messages:
         if message.delivery is not None:

@@ -41,6 +41,7 @@ def transaction(
     with runtime.lock:
         runtime.engine.begin_runs(runs)
         me, history = runtime.id, runtime.history
+    known = True
     try:
         with contextlib.ExitStack() as stack:
             own = stack.enter_context(runtime.handlers_pool().lent()) if connection is None else callers(connection)
@@ -54,16 +55,21 @@ def transaction(
                     check_history(_limit(own, runtime, messages), history)
                     yield own
                     xids.extend(execute(ack, own, runtime.schema) for ack in ack_statements(me, messages))
+                    known = False
+                known = True
             except AlreadySettledError:
                 _tell_settled(runtime, own, messages)
                 raise
             except psycopg.Error as error:
                 if not (xids and own.closed):
+                    known = True
                     ours = translate(error, own) if own.closed else None
                     if ours is None:
                         raise
                     raise ours from error
-                if not _committed(runtime, xids[0], history, messages):
+                committed = _committed(runtime, xids[0], history, messages)
+                known = True
+                if not committed:
                     raise UnavailableError("the connection was lost in the commit, which was rolled back") from error
         with runtime.changed:
             now_s = time.monotonic()
@@ -73,6 +79,8 @@ def transaction(
             runtime.changed.notify_all()
     finally:
         with runtime.lock:
+            if not known:
+                runtime.engine.doubt(runs)
             for delivery in runs:
                 runtime.engine.end_run(delivery)
 

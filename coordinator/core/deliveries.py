@@ -593,6 +593,14 @@ class Deliveries:
         partition.unfolded.add(delivery.offset)
         self.ack(delivery, now_s)
 
+    def doubt(self, deliveries: Iterable[Delivery]) -> None:
+        """Nobody will know whether a run's transaction has committed: its asking was cut off. Drop the claims.
+
+        They are claimed again, under a new epoch: that waits for the COMMIT, and takes in its acks. With this epoch gone on, the
+        acks row could be folded while the message waits to run again, and its effects would be there twice.
+        """
+        self.drop({delivery.owner.key for delivery in deliveries if not delivery.owner.lost})
+
     def flush(self) -> None:
         """Let the next command write what is settled, without waiting for company."""
         self.take_in()

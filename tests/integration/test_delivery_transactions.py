@@ -535,6 +535,42 @@ def cut_commits(proxy, make_shell, dsn, moment):
     assert dead(dsn) == parked(dsn) == []
 
 
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_commit__asking_for_its_outcome_is_cut_off__effects_are_there_once(make_shell, dsn, proxy, monkeypatch, moment):
+    """R1, I18: an interrupted thread, a task that is cancelled twice. Whether it has committed is found out by a new epoch.
+
+    Mutant: the claim goes on in its epoch; the acks row may be folded while the message waits to run again.
+    """
+    shell = make_shell(at=proxy.dsn)
+    cut_off = []
+
+    def refuses(*_):
+        cut_off.append(1)
+        raise RuntimeError("cut off")
+
+    async def arefuses(*_):
+        refuses()
+
+    monkeypatch.setattr("coordinator.consumer.transaction._committed", refuses)
+    monkeypatch.setattr("coordinator.consumer.aio_transaction._committed", arefuses)
+
+    def act(message, connection):
+        book(message, connection)
+        proxy.heal()
+        if message.value == 1 and not cut_off:
+            proxy.put(Fault(cut_commit=moment), "coordinator handlers")
+
+    shell.subscribe(act, transactional=True, retry=[0.1])
+    for value in range(4):
+        shell.app.publish(TOPIC, value, partition=0)
+    with shell:
+        wait_settled(dsn, 30)
+    assert cut_off == [1]
+    assert effects(dsn) == [(value, 1) for value in range(4)]
+    assert query(dsn, "select max(c.epoch) from coordinator.claims c where c.partition = 0") == [(2,)]
+    assert dead(dsn) == parked(dsn) == query(dsn, "select from coordinator.acks") == []
+
+
 def test_begin__on_a_connection_that_is_gone__is_not_charged(shell, dsn, monkeypatch):
     """Of a server that was restarted a moment ago: the handler was not called, and what it would have got is given back."""
     monkeypatch.setattr("coordinator.db.connect._TRUSTED_S", 60.0)
