@@ -2,21 +2,18 @@
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import psycopg
 
 from coordinator.consumer.bell import Bell, Latch
-from coordinator.consumer.counting import Counting
-from coordinator.consumer.listening import ListenCheck, WakeUps, problems_of
-from coordinator.consumer.options import Options, limits_of
+from coordinator.consumer.listening import problems_of
 from coordinator.consumer.pacing import SERVER_LOOK_S, Restarts, pause_s
+from coordinator.consumer.state import State
 from coordinator.consumer.status import Status, status_of
-from coordinator.core.loop import Engine
 from coordinator.db import exchange as wire
 from coordinator.db.connect import aconnect
 from coordinator.db.drive import afollow
@@ -32,37 +29,18 @@ log = logging.getLogger("coordinator")
 T = TypeVar("T")
 
 
-class AsyncBase:
+class AsyncBase(State):
     """One coordinator in an event loop.
 
     `ready` is rung when messages may have become ready, `changed` when anything else may have.
     """
 
     def __init__(self, dsn: str, schema: str, settings: Settings, client_id: str, static_id: str | None = None) -> None:
-        self.dsn = dsn
-        self.schema = schema
-        self.settings = settings
-        self.client_id = client_id
-        self.static_id = static_id
-        self.id: UUID = uuid4()
-        self.failure: BaseException | None = None
-        # When a connection of our own was last found broken, monotonic.
-        self.broken_s = float("-inf")
-        self.loop: asyncio.AbstractEventLoop | None = None
         self._wake = Latch()
-        self.engine = Engine(limits_of(settings), self._wake.set, random.random)
-        self.counting = Counting(self.engine)
+        super().__init__(dsn, schema, settings, client_id, static_id, self._wake.set)
+        self.loop: asyncio.AbstractEventLoop | None = None
         self.ready = Bell()
         self.changed = Bell()
-        self.assigned = False
-        self._options: list[Options] = []
-        # Which history of the database all memory is of (R4), and who this was in the one before.
-        self.history: str | None = None
-        self._left_behind: UUID | None = None
-        self._joined = False
-        self._claiming = False
-        self._listening = ListenCheck(uuid4())
-        self.counting.hears = lambda: self._listening.wake_ups != "deaf"
         self._stopping = Latch()
         self._stir = Latch()
         self._nudged = False
@@ -72,19 +50,9 @@ class AsyncBase:
     def stopping(self) -> bool:
         return self._stopping.is_set
 
-    @property
-    def wake_ups(self) -> WakeUps:
-        """How new messages are noticed, see ListenCheck."""
-        return self._listening.wake_ups
-
     def silent_s(self) -> float:
         """How long the oldest round trip under way has been waiting."""
         return self._watchdog.silent_s()
-
-    def check(self) -> None:
-        """Raise what ended a loop: a process whose loop is dead must not look alive."""
-        if self.failure is not None:
-            raise LoopFailedError(f"a background loop of the coordinator ended: {self.failure!r}") from self.failure
 
     async def saw_outage(self, since_s: float) -> bool:
         """Tell, a moment after a handler has lost its connection, whether our own were lost too: then it is not its doing."""

@@ -1,0 +1,57 @@
+"""What a coordinator in memory is, whichever shell runs it."""
+
+import random
+from collections.abc import Callable
+from uuid import UUID, uuid4
+
+from coordinator.consumer.counting import Counting
+from coordinator.consumer.listening import ListenCheck, WakeUps
+from coordinator.consumer.options import Options, limits_of
+from coordinator.core.loop import Engine
+from coordinator.errors import LoopFailedError
+from coordinator.settings import Settings
+
+
+class State:
+    """Who it is, what its engine knows, and what ended it."""
+
+    def __init__(
+        self,
+        dsn: str,
+        schema: str,
+        settings: Settings,
+        client_id: str,
+        static_id: str | None,
+        wake: Callable[[], None],
+    ) -> None:
+        """`wake`: brings the work loop round."""
+        self.dsn = dsn
+        self.schema = schema
+        self.settings = settings
+        self.client_id = client_id
+        self.static_id = static_id
+        self.id: UUID = uuid4()
+        self.failure: BaseException | None = None
+        # When a connection of our own was last found broken, monotonic.
+        self.broken_s = float("-inf")
+        self.engine = Engine(limits_of(settings), wake, random.random)
+        self.counting = Counting(self.engine)
+        self.assigned = False
+        # Which history of the database all memory is of (R4), and who this was in the one before.
+        self.history: str | None = None
+        self._left_behind: UUID | None = None
+        self._options: list[Options] = []
+        self._joined = False
+        self._claiming = False
+        self._listening = ListenCheck(uuid4())
+        self.counting.hears = lambda: self._listening.wake_ups != "deaf"
+
+    @property
+    def wake_ups(self) -> WakeUps:
+        """How new messages are noticed, see ListenCheck."""
+        return self._listening.wake_ups
+
+    def check(self) -> None:
+        """Raise what ended a loop: a process whose loop is dead must not look alive."""
+        if self.failure is not None:
+            raise LoopFailedError(f"a background loop of the coordinator ended: {self.failure!r}") from self.failure
