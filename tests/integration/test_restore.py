@@ -11,6 +11,7 @@ from coordinator import Coordinator
 from coordinator.cli.main import cli as main
 from coordinator.db import schema
 from coordinator.embedded.binaries import find_binaries
+from coordinator.errors import ConfigError
 
 
 @pytest.fixture
@@ -29,17 +30,23 @@ def app(dsn):
         yield made
 
 
-def tool(name):
-    found = Path(find_binaries()) / name
+def tool(name, dsn):
+    """The program of the server's own major: a newer pg_dump writes settings that this server does not know."""
+    with psycopg.connect(dsn) as connection:
+        major = connection.info.server_version // 10000
+    try:
+        found = Path(find_binaries(major)) / name
+    except ConfigError as error:
+        pytest.skip(str(error))
     if not found.exists():
         pytest.skip(f"the binaries of this server come without {name}")
     return str(found)
 
 
 def restored(source, target, *options):
-    dump = subprocess.run([tool("pg_dump"), *options, source], capture_output=True, check=True, text=True)
+    dump = subprocess.run([tool("pg_dump", source), *options, source], capture_output=True, check=True, text=True)
     subprocess.run(
-        [tool("psql"), "-v", "ON_ERROR_STOP=1", "-q", "-d", target], input=dump.stdout, check=True, text=True
+        [tool("psql", target), "-v", "ON_ERROR_STOP=1", "-q", "-d", target], input=dump.stdout, check=True, text=True
     )
 
 

@@ -101,8 +101,31 @@ def test_operator__sees_and_moves_everything_and_is_no_owner(as_role):
         app.groups()
         app.maintain(once=True)
         assert app.peek("orders")
+        assert app.publish("orders", 2).offset == 1
+        with app.consumer("orders", group="g") as consumer:
+            next(iter(consumer)).ack(wait=True)
     refused(as_role("operator"), "delete from coordinator.progress")
     refused(as_role("operator"), "select 1 from coordinator.dead_letters")
+
+
+def test_operator__a_topic_of_other_roles__is_published_to_and_seen(as_role):
+    with Coordinator(as_role("operator")) as app:
+        app.set_topic_rights("orders", publish=[], subscribe=["test consumer"])
+        app.publish("orders", 2)
+        assert [message.value for message in app.peek("orders")] == [1, 2]
+        with app.consumer("orders", group="g") as consumer:
+            next(iter(consumer)).ack(wait=True)
+        assert [state.group for state in app.message_states("orders", 0, 0)] == ["g"]
+    with psycopg.connect(as_role("publisher"), autocommit=True) as publisher, pytest.raises(psycopg.Error) as denied:
+        publisher.execute("select coordinator.publish('orders', '1')")
+    assert denied.value.sqlstate == "KG008"
+
+
+def test_rights_of__kinds__an_operator_has_all_of_them(dsn):
+    with psycopg.connect(dsn) as owner:
+        rights = {k: set(owner.execute("select coordinator.rights_of(%s)", (k,)).fetchone()[0]) for k in KINDS}
+        assert owner.execute("select coordinator.rights_of('nobody')").fetchone()[0] is None
+    assert rights["publisher"] | rights["consumer"] | rights["reader"] < rights["operator"]
 
 
 def test_reader__sees_every_view_but_no_payload(as_role, dsn):
