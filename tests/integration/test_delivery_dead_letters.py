@@ -12,7 +12,7 @@ from support.processes import Process, Task
 from support.shell import GROUP, TOPIC, committed, drain, query, wait_until
 
 from coordinator import Reject
-from coordinator.errors import NotFoundError
+from coordinator.errors import LoopFailedError, NotFoundError
 
 # A store of dead letters that refuses, and counts how often it was asked: a sequence is not rolled back.
 REFUSING = """
@@ -54,6 +54,7 @@ def test_dead_letter__holds_what_was_published(shell, dsn):
     with shell:
         wait_until(lambda: dead(dsn))
         wait_settled(dsn)
+        (message,) = shell.app.peek(TOPIC, partition=published.partition)
     (letter,) = dead(dsn)
     assert letter["payload"] == '{"a":[1,"ü"]}'
     assert letter["headers"] == {"x": "1", "n": {"m": 2}, "correlation-id": "c-1"}
@@ -62,7 +63,6 @@ def test_dead_letter__holds_what_was_published(shell, dsn):
     assert place == ("k", published.partition, published.offset, None)
     assert (letter["reason"], letter["attempts"], letter["crashes"], letter["replays"]) == ("attempts", 3, 0, 0)
     assert letter["error"].startswith("ZeroDivisionError")
-    (message,) = shell.app.peek(TOPIC, partition=published.partition)
     assert dt.datetime.fromisoformat(letter["published_at"]) == message.published_at
 
 
@@ -308,13 +308,13 @@ def test_replay__group_or_topic_unknown__is_said(make_shell, dsn):
 
 
 def test_group__deleted_while_it_replays__no_other_is_harmed(make_shell, dsn):
-    """Case 24: what the member holds is void; the other group of the same process goes on."""
+    """Case 24: what the member holds is void; the other group gets its messages, until the process ends and says what was deleted."""
     make_dead(make_shell("first"), dsn, 3)
     second = make_shell("second")
     slow, other = Recorder(lambda _message: time.sleep(0.3)), Recorder()
     second.subscribe(slow)
     second.subscribe(other, group="other")
-    with contextlib.suppress(NotFoundError), second:
+    with contextlib.suppress(NotFoundError, LoopFailedError), second:
         replay(dsn, [0, 1, 2])
         wait_until(lambda: slow.started)
         query(dsn, "delete from coordinator.groups where name = %s", GROUP)
