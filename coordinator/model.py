@@ -198,6 +198,11 @@ class GroupMember:
     topics: tuple[str, ...]
     partitions: int
 
+    @property
+    def live(self) -> bool:
+        """Its lease runs, whether or not somebody has declared it dead meanwhile."""
+        return self.state != "dead" and self.lease_left_s >= 0
+
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorInfo:

@@ -110,7 +110,8 @@ def describe(options: Options, name: str, *, show_members: bool, show_in_flight:
     messages not settled, and is an upper bound; AGE is that of the oldest of them. IN-FLIGHT is what the owner may have in hand.
     RETRYING wait apart: failed and retried later, held behind their key, or replayed. Dead letters were given up, see
     `coordinator dlq`.
-    The state is "stable" when every partition has an owner, "rebalancing" when one has none, "empty" without members.
+    The state is "stable" when every partition has an owner, "rebalancing" when one has none, "empty" without members. Members
+    and owners count while their lease runs.
     """
     if show_members and show_in_flight:
         raise click.UsageError("--members and --in-flight show two tables; give one of them")
@@ -126,7 +127,7 @@ def describe(options: Options, name: str, *, show_members: bool, show_in_flight:
     else:
         age = output.duration(facts["oldest_age_s"])
         output.line(
-            f"group {name}: {facts['state']}, {len(members)} members, total lag {facts['total_lag']}, "
+            f"group {name}: {facts['state']}, {facts['member_count']} members, total lag {facts['total_lag']}, "
             f"oldest unacked {age}, {facts['total_parked']} retrying, {facts['total_dead_letters']} dead letters"
         )
         if show_members:
@@ -137,7 +138,7 @@ def describe(options: Options, name: str, *, show_members: bool, show_in_flight:
             _offset_table(facts["partitions"])
     if facts["paused"]:
         output.note(f"{facts['paused']} of {len(offsets)} partitions are paused: nothing of them is handed over")
-    if not members:
+    if not facts["member_count"]:
         output.note(f"group {name} has no members: nobody reads for it now")
 
 
@@ -167,7 +168,7 @@ def _facts(
     return {
         "group": name,
         "state": _state(offsets, members),
-        "member_count": len(members),
+        "member_count": sum(member.live for member in members),
         "paused": sum(offset.paused for offset in offsets),
         "total_lag": sum(offset.lag for offset in offsets),
         "total_parked": sum(offset.parked for offset in offsets),
@@ -178,9 +179,10 @@ def _facts(
 
 
 def _state(offsets: "Sequence[GroupOffset]", members: "Sequence[GroupMember]") -> str:
-    if not members:
+    live = {member.member_id for member in members if member.live}
+    if not live:
         return "empty"
-    return "rebalancing" if any(offset.member_id is None for offset in offsets) else "stable"
+    return "stable" if all(offset.member_id in live for offset in offsets) else "rebalancing"
 
 
 _COLUMNS = {

@@ -23,7 +23,8 @@ def maintain(ctx: click.Context, options: Options, *, once: bool) -> None:
     Every consumer does that by the way; run this where no consumer runs. Several may run at once, one of them works.
     Ctrl-C and SIGTERM end it. As the owner of the schema it also detaches segments whose topic is never free of locks.
 
-    Once a minute it also drops dead letters beyond the bound of their group, which consumers don't do.
+    Once a minute it also drops dead letters beyond the bound of their group, which consumers don't do. Processes whose lease is
+    over are declared dead, once it has been connected for as long as a lease; so --once judges nobody.
 
     With --once, exit code 1 if a message could not be published, or a segment not be dropped: both are tried again later. A
     segment is dropped ten seconds after it was retired, so by the next round.

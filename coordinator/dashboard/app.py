@@ -109,9 +109,10 @@ class Dashboard:
         dead = sum(self._app.dead_letters(name).counts().values())
         most = max((offset.lag for offset in offsets), default=0)
         notes = []
-        if not members:
+        live = {member.member_id for member in members if member.live}
+        if not live:
             notes.append(note("Nobody reads for this group now.", "warning"))
-        elif unowned := sum(offset.member_id is None for offset in offsets):
+        elif unowned := sum(offset.member_id not in live for offset in offsets):
             notes.append(
                 note(f"{unowned} partitions have no owner: the group rebalances, or a member has died.", "warning")
             )
@@ -122,7 +123,7 @@ class Dashboard:
             facts(
                 ("Lag", sum(offset.lag for offset in offsets)),
                 ("Oldest unsettled", _age(max((age.oldest_unacked_s for age in ages.values()), default=0.0))),
-                ("Members", len(members)),
+                ("Members", len(live)),
                 ("Parked", sum(offset.parked for offset in offsets)),
                 ("Dead letters", link(dead, "dead-letters", name)),
             ),

@@ -102,5 +102,5 @@ def upkeep(notes: Notes, found: list[Upkeep], now: datetime, limits: Limits) -> 
             notes.warning(
                 item.subject,
                 f"its lease is over for {duration(late)}, it owns {item.found} partitions, and nobody has declared it dead",
-                "run a consumer of one of its groups; if one runs, see view offsets for who holds its claims",
+                "run `coordinator maintain`, or a consumer; if one runs, see view offsets for who holds its claims",
             )

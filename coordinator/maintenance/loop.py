@@ -18,6 +18,7 @@ from coordinator.db.upkeep import Upkeep
 from coordinator.errors import UnavailableError
 from coordinator.maintenance.dead_letters import TRIM_EVERY_S, trim, trim_tick
 from coordinator.maintenance.detaching import detach_blocked
+from coordinator.maintenance.members import REAP_EVERY_S, reap_tick
 from coordinator.maintenance.publishing import maintain, tick
 from coordinator.observe import events
 from coordinator.observe.logs import said
@@ -85,13 +86,14 @@ def run(dsn: str, schema: str, connect_timeout_s: float, name: str, *, stopped: 
     """
     connection: psycopg.Connection[Any] | None = _opened(dsn, schema, connect_timeout_s, name)
     failures = 0
-    trim_at_s = time.monotonic()
+    opened_s = trim_at_s = reap_at_s = time.monotonic()
     upkeep = Upkeep(first_after_s=0.0)
     try:
         while not stopped():
             try:
                 if connection is None:
                     connection = _opened(dsn, schema, connect_timeout_s, name)
+                    opened_s = time.monotonic()
                     log.info(events.CONNECTION_RESTORED)
                 pause_s = tick(connection, schema)
                 round_before = upkeep.last
@@ -101,6 +103,9 @@ def run(dsn: str, schema: str, connect_timeout_s: float, name: str, *, stopped: 
                 if time.monotonic() >= trim_at_s:
                     trim_tick(connection, schema)
                     trim_at_s = time.monotonic() + TRIM_EVERY_S
+                if time.monotonic() >= reap_at_s:
+                    reap_tick(connection, schema, time.monotonic() - opened_s)
+                    reap_at_s = time.monotonic() + REAP_EVERY_S
                 failures = 0
             except UnavailableError as error:
                 failures += 1

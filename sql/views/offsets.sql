@@ -5,7 +5,8 @@ select g.name as "group", t.name as topic, c.partition, p.committed as current_o
        v.high + 1 as log_end_offset,
        greatest(v.high + 1 - p.committed - coordinator.multirange_size(p.done), 0) + q.parked as lag,
        greatest(p.hwm - p.committed - coordinator.multirange_size(p.done), 0) as window_open, q.parked,
-       c.start_offset, c.epoch, p.seq, p.at as progress_at, c.owner as member_id, o.client_id, o.host, o.state as member_state,
+       c.start_offset, c.epoch, p.seq, p.at as progress_at, c.owner as member_id, o.client_id, o.host,
+       case when o.state <> 'dead' and o.lease_until < coordinator.now_() then 'expired' else o.state end as member_state,
        exists (select from coordinator.pauses u
                where u.group_id = c.group_id and u.topic_id = c.topic_id and u.partition = c.partition
                  and (u.expires_at is null or u.expires_at > coordinator.now_())) as paused

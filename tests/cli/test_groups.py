@@ -2,6 +2,7 @@
 
 import re
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -96,3 +97,45 @@ def test_describe__parked_and_dead__are_counted(on: Any, group: str, dsn: str) -
     facts = on("groups", "describe", group, "--json").json
     assert (facts["total_parked"], facts["total_dead_letters"]) == (1, 2)
     assert [(found["parked"], found["dead_letters"]) for found in facts["partitions"]] == [(1, 2), (0, 0)]
+
+
+@pytest.fixture
+def crashed(group: str, dsn: str) -> str:
+    """A member of the group that owns, and is meant for, partition 0; its lease is over, and nobody is there to say so."""
+    me = str(uuid4())
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("select coordinator.register(%s, 'c', 'h', 1, 10)", (me,))
+        (row,) = connection.execute(
+            "select j.group_id from coordinator.join_group(%s, %s, '{orders}', 'earliest', null) j", (me, group)
+        ).fetchall()
+        connection.execute("update coordinator.claims set owner = %s, epoch = epoch + 1 where partition = 0", (me,))
+        connection.execute(
+            "insert into coordinator.targets (group_id, topic_id, partition, coordinator) "
+            "select c.group_id, c.topic_id, c.partition, %s from coordinator.claims c where c.group_id = %s "
+            "on conflict (group_id, topic_id, partition) do update set coordinator = excluded.coordinator",
+            (me, row[0]),
+        )
+        connection.execute("update coordinator.coordinators set lease_until = now() - interval '1 minute'")
+    return me
+
+
+def test_crashed_member__nobody_has_declared_it_dead__counts_nowhere(on: Any, group: str, crashed: str) -> None:
+    (entry,) = on("groups", "list", "--json").json["groups"]
+    assert entry["members"] == 0
+    facts = on("groups", "describe", group, "--json").json
+    assert (facts["state"], facts["member_count"]) == ("empty", 0)
+    assert [(member["member_id"], member["state"]) for member in facts["members"]] == [(crashed, "expired")]
+    ended = on("groups", "describe", group)
+    assert "empty, 0 members" in ended.lines[0]
+    assert "has no members" in ended.err
+    assert [reason["code"] for reason in on("health", "--json").json["reasons"]] == ["no_members"]
+
+
+def test_hand_overs__meant_for_a_member_whose_lease_is_over__wait_for_nobody(
+    on: Any, group: str, crashed: str, dsn: str
+) -> None:
+    assert on("members", "list", "--json").json["hand_overs"] == []
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("update coordinator.coordinators set lease_until = now() + interval '1 minute'")
+    waiting = on("members", "list", "--json").json["hand_overs"]
+    assert [(one["partition"], one["target_member_id"]) for one in waiting] == [(1, crashed)]

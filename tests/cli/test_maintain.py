@@ -2,6 +2,7 @@
 
 import signal
 import time
+from uuid import uuid4
 
 import psycopg
 
@@ -44,6 +45,23 @@ def test_maintain__until_sigterm__publishes_when_due_and_ends_with_0(start, dsn,
         while not app.peek("orders"):
             assert time.monotonic() < deadline_s
             time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(LIMIT_S) == 0
+
+
+def test_maintain__a_member_died_and_nobody_consumes__is_declared_dead_after_a_lease(start, dsn, monkeypatch):
+    monkeypatch.setenv("COORDINATOR_DSN", dsn)
+    me = uuid4()
+    with Coordinator(dsn) as app, psycopg.connect(dsn, autocommit=True) as connection:
+        app.create_topic("orders")
+        connection.execute("select coordinator.register(%s, 'c', 'h', 1, 1)", (me,))
+        connection.execute("select coordinator.join_group(%s, 'g', '{orders}', 'earliest', null)", (me,))
+        process = start("maintain")
+        deadline_s = time.monotonic() + LIMIT_S
+        while not [one for one in app.members(dead=True) if one.state == "dead"]:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        assert app.group_members("g") == []
     process.send_signal(signal.SIGTERM)
     assert process.wait(LIMIT_S) == 0
 
