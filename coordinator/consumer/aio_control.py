@@ -58,6 +58,8 @@ class AsyncControlLoop(AsyncWorkLoop):
         self._channels: set[str] = set()
         self._process_count = 1
         self._look_again_s = float("inf")
+        # Of the connection, one after the other.
+        self._failures = 0
         self._stuck = Stuck()
         self._upkeep = Upkeep()
         self._cpu = CpuGuard(settings.pause_above_cpu)
@@ -65,7 +67,6 @@ class AsyncControlLoop(AsyncWorkLoop):
         self._control: asyncio.Task[None] | None = None
 
     async def _control_loop(self) -> None:
-        failures = 0
         while not self._stopping.is_set:
             try:
                 connection = self._first_connection or await self._connect("control")
@@ -75,13 +76,12 @@ class AsyncControlLoop(AsyncWorkLoop):
                 finally:
                     self.counting.listening = False if self.settings.listens else None
                     await connection.close()
-                failures = 0
             except (UnavailableError, psycopg.Error) as error:
-                failures += 1
+                self._failures += 1
                 self.broken_s = time.monotonic()
                 self.counting.away_since_s.setdefault("control", self.broken_s)
-                log.warning(events.CONNECTION_LOST, extra={"error": said(error), "failures": failures})
-                await self._stopping.wait(pause_s(failures))
+                log.warning(events.CONNECTION_LOST, extra={"error": said(error), "failures": self._failures})
+                await self._stopping.wait(pause_s(self._failures))
 
     async def _control_session(self, connection: psycopg.AsyncConnection[Any]) -> None:
         """Heartbeats, membership and wake-ups over one unbroken connection."""
@@ -121,6 +121,9 @@ class AsyncControlLoop(AsyncWorkLoop):
                     await self._look_at_clock(connection)
                     clock_at_s = now_s + CLOCK_LOOK_S
                 self._hold_back(now_s)
+                if self._failures:
+                    log.info(events.CONNECTION_RESTORED, extra={"failures": self._failures})
+                    self._failures = 0
             except MemberReplacedError:
                 self._end_replaced()
                 await self._run(connection, groups.withdraw_charge(self.id))

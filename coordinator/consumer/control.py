@@ -60,6 +60,8 @@ class ControlLoop(WorkLoop):
         self._channels: set[str] = set()
         self._process_count = 1
         self._look_again_s = float("inf")
+        # Of the connection, one after the other.
+        self._failures = 0
         self._stuck = Stuck()
         self._upkeep = Upkeep()
         self._cpu = CpuGuard(settings.pause_above_cpu)
@@ -69,7 +71,6 @@ class ControlLoop(WorkLoop):
         )
 
     def _control_loop(self) -> None:
-        failures = 0
         while not self._stopping.is_set():
             try:
                 connection = self._first_connection or self._connect("control")
@@ -79,13 +80,12 @@ class ControlLoop(WorkLoop):
                 finally:
                     self.counting.listening = False if self.settings.listens else None
                     connection.close()
-                failures = 0
             except (UnavailableError, psycopg.Error) as error:
-                failures += 1
+                self._failures += 1
                 self.broken_s = time.monotonic()
                 self.counting.away_since_s.setdefault("control", self.broken_s)
-                log.warning(events.CONNECTION_LOST, extra={"error": said(error), "failures": failures})
-                self._stopping.wait(pause_s(failures))
+                log.warning(events.CONNECTION_LOST, extra={"error": said(error), "failures": self._failures})
+                self._stopping.wait(pause_s(self._failures))
 
     def _control_session(self, connection: psycopg.Connection[Any]) -> None:
         """Heartbeats, membership and wake-ups over one unbroken connection."""
@@ -131,6 +131,9 @@ class ControlLoop(WorkLoop):
                         self._look_at_clock(connection)
                         clock_at_s = now_s + CLOCK_LOOK_S
                     self._hold_back(now_s)
+                    if self._failures:
+                        log.info(events.CONNECTION_RESTORED, extra={"failures": self._failures})
+                        self._failures = 0
                 except MemberReplacedError:
                     self._end_replaced()
                     self._run(connection, groups.withdraw_charge(self.id))

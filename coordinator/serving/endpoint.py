@@ -12,8 +12,8 @@ from coordinator.observe.meter import METER, Reading
 from coordinator.serving.gauges import DatabaseGauges, opener
 from coordinator.serving.http import Request, Response, Route, Server
 
-# Gauges that could not be read for so long make a process of ours red that has nothing else to look at a database with.
-_AWAY_S = 15.0
+# No answer to the gauges for so long makes a process of ours red that has nothing else to look at a database with.
+_AWAY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)

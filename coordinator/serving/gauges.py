@@ -19,6 +19,7 @@ from coordinator.model import TopicInfo
 from coordinator.observe import events, metrics
 from coordinator.observe.logs import said
 from coordinator.observe.meter import Reading
+from coordinator.protocol.admin import protocol_version
 from coordinator.protocol.observe import (
     GroupGauge,
     GroupTotals,
@@ -37,6 +38,8 @@ log = logging.getLogger("coordinator")
 # How often the gauges are read, and how long a process that does not ask again keeps the turn.
 _EVERY_S = 10.0
 _HOLD_S = 35.0
+# Between readings it looks so often whether the database still answers.
+_LOOK_S = 2.0
 # A reading that takes long is made more rarely: at most this part of the time is spent on it.
 _MAX_SHARE = 0.1
 _PAUSE_S = 2.0
@@ -58,7 +61,9 @@ class DatabaseGauges:
         self._thread = threading.Thread(target=self._run, name="coordinator-gauges", daemon=True)
         self.failure: BaseException | None = None
         self.away_since_s: float | None = None
-        self.away_reason = ""
+        self.away_reason = "it does not answer"
+        # Since when an answer is waited for that takes no time: a frozen server breaks no connection.
+        self._asked_at_s: float | None = None
 
     def start(self) -> None:
         self._thread.start()
@@ -69,7 +74,7 @@ class DatabaseGauges:
 
     def away_s(self) -> float:
         """Since when there is no database, in seconds; 0 while there is one."""
-        since_s = self.away_since_s
+        since_s = self.away_since_s if self.away_since_s is not None else self._asked_at_s
         return 0.0 if since_s is None else time.monotonic() - since_s
 
     def stop(self) -> None:
@@ -92,18 +97,21 @@ class DatabaseGauges:
         try:
             while not self._stopping.is_set():
                 try:
+                    self._asked_at_s = time.monotonic()
                     with contextlib.closing(self._open()) as connection:
                         drive(protocol_checked(self._schema), connection, self._schema)
+                        self._asked_at_s = None
                         self._session(connection)
                 except DeniedError as error:
                     # A consumer's role may not read what concerns all groups: others export it, and this process is well.
-                    self.away_since_s = self._reading = None
+                    self.away_since_s = self._asked_at_s = self._reading = None
                     log.info(events.GAUGES_DENIED, extra={"error": said(error)})
                     self._stopping.wait(_DENIED_PAUSE_S)
                 except (CoordinatorError, psycopg.Error) as error:
                     if self.away_since_s is None:
-                        self.away_since_s = time.monotonic()
+                        self.away_since_s = self._asked_at_s or time.monotonic()
                         log.warning(events.GAUGES_FAILED, extra={"error": said(error)})
+                    self._asked_at_s = None
                     self.away_reason = said(error)
                     self._stopping.wait(_PAUSE_S)
         except BaseException as error:
@@ -122,9 +130,17 @@ class DatabaseGauges:
             else:
                 self._reading = None
             self.away_since_s = None
-            self._stopping.wait(max(_EVERY_S, took_s / _MAX_SHARE))
+            self._watch(connection, max(_EVERY_S, took_s / _MAX_SHARE))
         with contextlib.suppress(CoordinatorError, psycopg.Error):
             execute(end_export_turn(self._exporter), connection, self._schema)
+
+    def _watch(self, connection: "psycopg.Connection[Any]", pause_s: float) -> None:
+        """Wait for the next reading; whether there is a database is found out sooner."""
+        until_s = time.monotonic() + pause_s
+        while (left_s := until_s - time.monotonic()) > 0 and not self._stopping.wait(min(left_s, _LOOK_S)):
+            self._asked_at_s = time.monotonic()
+            run_alone(connection, self._schema, protocol_version())
+            self._asked_at_s = None
 
 
 def read_gauges() -> Flow[Reading]:

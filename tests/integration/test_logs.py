@@ -70,6 +70,16 @@ def test_lines__of_failures_of_every_kind__hold_no_payload_key_or_text_of_users(
         assert word not in text, [line for line in lines() if word in line]
 
 
+def test_outage__while_nothing_is_done__is_told_with_its_end(shell, dsn, lines):
+    shell.subscribe(lambda message: None)
+    shell.start()
+    wait_until(lambda: any("member.joined" in line for line in lines()), 30, "a member")
+    terminate(dsn, "coordinator control")
+    wait_until(lambda: any("connection.restored" in line for line in lines()), 30, "the end of the outage")
+    assert any("connection.lost" in line for line in lines())
+    shell.stop()
+
+
 def test_lines__of_what_the_server_refuses__have_no_rows(shell, dsn, lines):
     query(
         dsn,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 
 import pytest
 from support.http import get
-from support.proxy import Proxy, backend_count
+from support.proxy import Fault, Proxy, backend_count
 from support.shell import GROUP, TOPIC, publish, query, short, wait_until
 
 from coordinator import AsyncCoordinator, Coordinator
@@ -103,6 +104,26 @@ def test_serve__database_away__is_ready_no_more_and_lives(app, dsn, serving):
         assert get(port, "/metrics").status == 200
         proxy.heal()
         wait_until(lambda: codes(port) == set(), 60, "green again")
+
+
+def test_serve__server_that_does_not_answer__is_found_in_time(app, dsn, serving):
+    with Proxy(dsn) as proxy:
+        port = serving(proxy.dsn)
+        wait_until(lambda: "partition=" in get(port, "/metrics").text, 30, "gauges")
+        # Connections that stay and are silent, and connections that end.
+        for frozen in (True, False):
+            began_s = time.monotonic()
+            if frozen:
+                proxy.put(Fault(swallow_up=True, swallow_down=True))
+            else:
+                proxy.refuse()
+            wait_until(lambda: codes(port) == {"database_away"}, 30, "red")
+            # Five seconds after the database was asked in vain, and it is asked every two.
+            assert time.monotonic() - began_s < 10
+            proxy.heal()
+            proxy.reset()
+            wait_until(lambda: codes(port) == set(), 60, "green again")
+            wait_until(lambda: backend_count(dsn, "coordinator gauges"), 30, "a connection")
 
 
 def test_health__limits__name_what_was_found(app, dsn):
