@@ -17,6 +17,7 @@ from coordinator.model import Claim, Delivery, Due, GapEvidence, Parked, Resolve
 __all__ = ["Changes", "Engine", "Exchange", "Limits", "Resolve", "Subscription", "Wait"]
 
 _BUSY_PAUSE_S = 0.02
+_PUT_OFF_S = 1.0
 _REFUSED_PAUSE_S = 1.0
 # Of all partitions, in one exchange.
 _MAX_FAILURES = 500
@@ -179,7 +180,7 @@ class Engine(Deliveries):
             return None
         self._send_refused(partitions, now_s)
         self._park_behind(partitions)
-        emptying = self._empty_for_lonely(partitions)
+        emptying = self._empty_for_lonely(partitions, now_s)
         limits = self.limits
         stopped = self.lonely is not None
         wants = [0 if stopped else p.want(limits.max_holes, limits.max_parked) for p in partitions]
@@ -330,7 +331,7 @@ class Engine(Deliveries):
                 for key, rows in partition.lanes.hoarders(min(waiting, room), partition.parked):
                     partition.hard.append({"k": "behind", "key": key, "offsets": [row[1] for row in rows]})
 
-    def _empty_for_lonely(self, partitions: Sequence[Partition]) -> bool:
+    def _empty_for_lonely(self, partitions: Sequence[Partition], now_s: float) -> bool:
         """Before a message runs alone: when nothing is in flight, take back all windows in one exchange."""
         lonely = self.lonely
         if (
@@ -340,6 +341,10 @@ class Engine(Deliveries):
         ):
             return False
         if len(partitions) < len(self.partitions) or any(p.recovering for p in partitions):
+            if any(p.busy_until_s > now_s for p in self.partitions.values()):
+                # Somebody holds a claim's row, for who knows how long: the others must not stand still with it (R8).
+                self._put_off(lonely)
+                lonely.partition.hold_until_s = max(lonely.partition.hold_until_s, now_s + _PUT_OFF_S)
             return False
         if any(entry["k"] in _WAKES for partition in partitions for entry in partition.hard):
             # What waits behind a key is handed out with these: not in the exchange that leaves one message alone.

@@ -584,6 +584,39 @@ def test_alone__late_ack_of_another_while_the_windows_are_emptied__its_key_goes_
     assert not any(claim.retries for claim in database.claims.values())
 
 
+def test_alone__somebody_holds_another_claim__the_others_go_on():
+    """R8. Mutant: all of the process waits for the windows to be emptied, for as long as that row is held."""
+    database = FakeDatabase({1: 3}, {1: [1]})
+    database.published(1, 0)
+    for number in (1, 2):
+        shell = shell_of(database, number)
+        shell.pass_time(400.0)
+        shell.die()
+    database.published(1, 1, count=3)
+    database.published(1, 2)
+    shell = shell_of(database, 3)
+    shell.pass_time(400.0)
+    (_, _, held) = sorted(shell.engine.partitions)
+    database.locked.add(held)
+    handled = []
+
+    def go_on():
+        for _ in range(60):
+            for message in shell.start(9):
+                handled.append((message.partition, message.offset))
+                shell.ack(message)
+            shell.pass_time(0.1)
+
+    go_on()
+    assert {place for place in handled if place[0] == 1} == {(1, 0), (1, 1), (1, 2)}
+    assert (0, 0) not in handled
+    database.locked.clear()
+    go_on()
+    assert (0, 0) in handled
+    assert [claim.newest.committed for _, claim in sorted(database.claims.items())] == [1, 3, 1]
+    assert len(handled) == len(set(handled))
+
+
 @pytest.mark.parametrize("how", ["revoked", "dropped"])
 def test_alone__its_claim_goes_while_the_windows_are_emptied__nothing_starts_that_has_no_window(how):
     """I5, I17: what started then would be acked over nothing, told to be durable, and delivered again."""
