@@ -281,7 +281,7 @@ class Deliveries:
         more = partition.high >= partition.hwm
         if not ready and not more:
             partition.window.on_idle()
-        if more and 2 * len(ready) <= partition.window.size:
+        if more and partition.runs_low:
             self._poke(now_s)
         return started
 

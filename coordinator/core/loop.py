@@ -222,7 +222,7 @@ class Engine(Deliveries):
         for partition, want in zip(partitions, wants, strict=True):
             subscription = id(partition.subscription)
             if partition.high >= partition.hwm:
-                wanted[subscription] = wanted.get(subscription, 0) + want
+                wanted[subscription] = wanted.get(subscription, 0) + (want if partition.runs_low else 0)
                 room[subscription] = room.get(subscription, 0) + partition.window.size
             if partition.may_start():
                 room[subscription] = room.get(subscription, 0) - 2 * (len(partition.ready) + len(partition.urgent))
@@ -381,6 +381,10 @@ class Engine(Deliveries):
         self._on_rows(exchange.fetching, rows)
         self._on_parked(exchange.parked, due, parked, now_s)
         self._catch_up(exchange.partitions)
+        self.take_in()
+        if self._settled_since_s is not None:
+            # Counted from here: what came in meanwhile would otherwise be sent at once, and what is read next a moment later.
+            self._settled_since_s = now_s
         self._on_released(exchange.releases, released, changes)
         active = bool(rows) or bool(parked) or any(p.position < p.hwm for p in self.partitions.values())
         self._poll_s = self.limits.poll_min_s if active else min(2 * self._poll_s, self.limits.poll_max_s)

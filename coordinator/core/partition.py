@@ -180,15 +180,11 @@ class Partition:
         return bool(self.in_flight or self.failing)
 
     def want(self, max_holes: int, max_parked: int) -> int:
-        """By how many offsets the window may grow now: nothing before a bound, a release, or an unread rest."""
-        if (
-            self.revoking
-            or self.paused
-            or self.uncertain
-            or self.lost
-            or self.position < self.hwm
-            or len(self.ready) * 2 > self.window.size
-        ):
+        """By how many offsets the window may grow now: nothing before a bound, a release, or an unread rest.
+
+        A little room is none: to read a few messages costs a partition's scan, too.
+        """
+        if self.revoking or self.paused or self.uncertain or self.lost or self.position < self.hwm:
             return 0
         if self.at_bound(max_holes, max_parked):
             return 0
@@ -198,7 +194,13 @@ class Partition:
         buffered = len(self.ready) + len(self.urgent) + len(self.in_flight) + self.gaps.size
         # Where a read has found nothing but gaps, the handlers' speed says nothing: a rolled-back load is to be passed quickly.
         size = self.window.max_waiting if self.barren and not self.in_flight else self.window.size
-        return max(size - buffered, 0)
+        room = size - buffered
+        return room if 4 * room >= size else 0
+
+    @property
+    def runs_low(self) -> bool:
+        """At least half of what the window may hold was handed over."""
+        return 2 * len(self.ready) <= self.window.size
 
     def at_bound(self, max_holes: int, max_parked: int) -> bool:
         """Holes, gaps or parked messages are at their bound: nothing more is read.
