@@ -384,7 +384,7 @@ class Coordinator(_Base, Operations):
         for number in partitions:
             source = Source("", topic, number, 0, _Peeked(self.codec.decode))
             rows = self._execute(messages.peek(topic, number, from_offset, limit))
-            found.extend(Message(row, source) for row in rows)
+            found.extend(Message.peeked(row, source) for row in rows)
         return found
 
     def message_states(self, topic: str, partition: int, offset: int) -> list[MessageState]:
@@ -789,7 +789,7 @@ class AsyncCoordinator(_Base, AsyncOperations):
         for number in partitions:
             source = Source("", topic, number, 0, _Peeked(self.codec.decode))
             rows = await self._execute(messages.peek(topic, number, from_offset, limit))
-            found.extend(Message(row, source) for row in rows)
+            found.extend(Message.peeked(row, source) for row in rows)
         return found
 
     async def message_states(self, topic: str, partition: int, offset: int) -> list[MessageState]:

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple, NewType, NoReturn, Protocol
+from typing import Any, NamedTuple, NewType, NoReturn, Protocol, Self
 from uuid import UUID
 
 Offset = NewType("Offset", int)
@@ -490,15 +490,35 @@ class Delivery:
     extend_until_s: float = 0.0
 
 
-class Message:
-    """A message in the hands of a consumer. Read-only; settle it by `ack`, `nack` or `extend`."""
+@dataclass(frozen=True, slots=True)
+class Unclaimed:
+    """The owner of messages that were read without a group."""
 
-    __slots__ = ("_row", "_source", "_value", "delivery")
+    source: Source
 
-    def __init__(self, row: Row, source: Source, delivery: Delivery | None = None) -> None:
-        self._row = row
-        self._source = source
-        self.delivery = delivery
+
+class Message(Delivery):
+    """A message in the hands of a consumer. Read-only; settle it by `ack`, `nack` or `extend`.
+
+    It is its own delivery: another object for each message would cost as much again, most of all in the garbage collector.
+    """
+
+    __slots__ = ("_value",)
+
+    @classmethod
+    def peeked(cls, row: Row, source: Source) -> Self:
+        """Make a message that nobody has claimed: there is nothing to settle."""
+        return cls(Unclaimed(source), row, row[1], 0, 0, 0.0, 0.0)
+
+    @property
+    def delivery(self) -> Delivery | None:
+        """This hand-over; None for a message that was read without a group."""
+        return self if self.number else None
+
+    @property
+    def _source(self) -> Source:
+        source: Source = self.owner.source
+        return source
 
     @property
     def topic(self) -> str:
@@ -518,37 +538,33 @@ class Message:
         return self._source.epoch
 
     @property
-    def offset(self) -> int:
-        return self._row[1]
-
-    @property
     def published_at(self) -> datetime:
         """The server's clock when the row was inserted; not the commit's time."""
-        at = self._row[2]
+        at = self.row[2]
         return at if isinstance(at, datetime) else _WIRE_EPOCH + timedelta(microseconds=int.from_bytes(at, signed=True))
 
     @property
     def message_id(self) -> UUID:
-        found = self._row[3]
+        found = self.row[3]
         return found if isinstance(found, UUID) else UUID(bytes=found)
 
     @property
     def key(self) -> str | None:
-        return self._row[4]
+        return self.row[4]
 
     @property
     def headers(self) -> dict[str, Any]:
         """A fresh dict each time; empty where none were given."""
-        text = self._row[5]
+        text = self.row[5]
         return json.loads(text) if text else {}
 
     @property
     def content_type(self) -> str:
-        return self._row[6] or JSON_CONTENT
+        return self.row[6] or JSON_CONTENT
 
     @property
     def payload(self) -> bytes:
-        return self._row[7]
+        return self.row[7]
 
     @property
     def correlation_id(self) -> str | None:
@@ -557,10 +573,6 @@ class Message:
     @property
     def traceparent(self) -> str | None:
         return self.headers.get(TRACE_HEADER)
-
-    @property
-    def attempt(self) -> int:
-        return self.delivery.attempt if self.delivery is not None else 0
 
     @property
     def value(self) -> Any:
@@ -572,7 +584,7 @@ class Message:
         try:
             return self._value
         except AttributeError:
-            settler = self._source.settler
+            settler: Settler | None = self.owner.source.settler
             self._value: Any = settler.decode(self) if settler is not None else self.payload
             return self._value
 
@@ -615,8 +627,8 @@ class Message:
         return self._settler().transaction(self, connection)
 
     def _settler(self) -> Settler:
-        settler = self._source.settler
-        if settler is None or self.delivery is None:
+        settler: Settler | None = self.owner.source.settler
+        if settler is None or not self.number:
             message = "this message was read without a group (peek): there is nothing to settle"
             raise TypeError(message)
         return settler

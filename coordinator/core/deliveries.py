@@ -290,21 +290,22 @@ class Deliveries:
         bytes_left = self.limits.max_in_flight_bytes - self.heap.live_bytes
         rows = partition.pick(max_count, bytes_left)
         deadline_s = now_s + self.limits.visibility_timeout_s
-        deliveries = [
-            Delivery(partition, row, row[1], number, 1, deadline_s, now_s)
+        if not rows:
+            return 0
+        messages = [
+            Message(partition, row, row[1], number, 1, deadline_s, now_s)
             for row, number in zip(rows, self._numbers, strict=False)
         ]
-        partition.in_flight.update((delivery.offset, delivery) for delivery in deliveries)
-        self.heap.push_all(deliveries)
-        source = partition.source
-        taken.extend([Message(delivery.row, source, delivery) for delivery in deliveries])
-        if deliveries and deadline_s < self._waiting_until_s:
+        partition.in_flight.update(zip([row[1] for row in rows], messages, strict=True))
+        self.heap.push_all(messages)
+        taken += messages
+        if deadline_s < self._waiting_until_s:
             self._poke(deadline_s)
-        return len(deliveries)
+        return len(messages)
 
     def _hand_over(
         self, partition: Partition, row: Row, facts: Facts | None, now_s: float, taken: list[Message]
-    ) -> Delivery:
+    ) -> Message:
         deadline_s = now_s + self.limits.visibility_timeout_s
         attempt = 1
         if facts is not None:
@@ -312,13 +313,13 @@ class Deliveries:
             reason = why_again(facts)
             if reason is not None:
                 partition.subscription.counts.redeliver(reason)
-        delivery = Delivery(partition, row, row[1], next(self._numbers), attempt, deadline_s, now_s, facts)
-        partition.in_flight[row[1]] = delivery
-        self.heap.push(delivery)
+        message = Message(partition, row, row[1], next(self._numbers), attempt, deadline_s, now_s, facts)
+        partition.in_flight[row[1]] = message
+        self.heap.push(message)
         if deadline_s < self._waiting_until_s:
             self._poke(deadline_s)
-        taken.append(Message(row, partition.source, delivery))
-        return delivery
+        taken.append(message)
+        return message
 
     def _crashed(self, partition: Partition, row: Row, facts: Facts) -> bool:
         """Deal with a message that may have killed a process; False if it may start as any other.

@@ -47,7 +47,9 @@ def check(heap, model):
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("push"), st.integers(0, 20)),
+        st.tuples(st.just("push_all"), st.integers(0, 20), st.integers(1, 8)),
         st.tuples(st.just("settle"), st.integers(0, 60)),
+        st.tuples(st.just("settle_all"), st.integers(1, 3)),
         st.tuples(st.just("extend"), st.integers(0, 60), st.integers(0, 20)),
         st.tuples(st.just("revoke"), st.integers(1, 5)),
         st.tuples(st.just("pass"), st.integers(0, 10)),
@@ -69,6 +71,16 @@ def test_heap__any_history__equals_the_model(steps, slack):
                     made.append(delivery(len(made), now_s + timeout_s))
                     heap.push(made[-1])
                     model.deadlines[made[-1].number] = now_s + timeout_s
+                case ("push_all", timeout_s, count):
+                    together = [delivery(len(made) + number, now_s + timeout_s) for number in range(count)]
+                    heap.push_all(together)
+                    made += together
+                    model.deadlines.update((one.number, one.deadline_s) for one in together)
+                case ("settle_all", share):
+                    numbers = [number for number in model.deadlines if number % share == 0]
+                    heap.settle_all([made[number] for number in numbers])
+                    for number in numbers:
+                        del model.deadlines[number]
                 case ("settle", place) if place < len(made):
                     was_live = model.deadlines.pop(place, None) is not None
                     assert heap.settle(made[place]) == was_live

@@ -49,7 +49,7 @@ class Recorder:
         self.say(
             "start",
             run=run,
-            group=message._source.group,
+            group=message.group,
             topic=message.topic,
             partition=message.partition,
             offset=message.offset,
