@@ -65,10 +65,11 @@ def check(ctx: click.Context, options: Options) -> None:
     Exit code 1 if there is one, or no database is named; 2 if the file cannot be read or is no TOML.
     """
     from coordinator.db.dsn import conninfo  # noqa: PLC0415 - heavy
+    from coordinator.settings import EMBEDDED  # noqa: PLC0415
 
     found = options.configured()
     problems = list(found.problems)
-    if "dsn" in found.values:
+    if "dsn" in found.values and not found.values["dsn"].value.startswith(EMBEDDED):
         try:
             conninfo(found.values["dsn"].value)
         except ConfigError as error:

@@ -48,6 +48,12 @@ def test_show__dsn_that_is_none__is_refused_without_being_printed(call: Any) -> 
     assert "hunter2" not in ended.err
 
 
+@pytest.mark.parametrize("named", [["--embedded"], ["--dsn", "embedded:"], ["--dsn", "embedded:/srv/log"]])
+def test_check__embedded_server__is_a_database(call: Any, named: list[str]) -> None:
+    ended = call("config", "check", *named, "--json")
+    assert (ended.code, ended.json) == (0, {"ok": True, "problems": []})
+
+
 FILE = """
 dsn = "postgresql://app:hunter2@db.example/shop"
 schema = "shop_log"
