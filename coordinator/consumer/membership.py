@@ -13,7 +13,7 @@ from coordinator.core.assignment import plan
 from coordinator.core.loop import Engine
 from coordinator.core.partition import Partition
 from coordinator.core.sessions import Sessions
-from coordinator.errors import NotFoundError, UnavailableError
+from coordinator.errors import DeniedError, NotFoundError, UnavailableError
 from coordinator.model import Blocker, Claim, GroupState, Joined, PartitionKey, Settler, StuckClaim
 from coordinator.observe import events
 from coordinator.protocol import groups
@@ -55,7 +55,15 @@ def entering(
 ) -> Flow[list[tuple[Options, Joined]]]:
     """Register and join every group; harmless when it is repeated after it was cut off half-way."""
     # What an earlier try has left, which registering again would run into.
-    yield from call(groups.leave(me))
+    try:
+        yield from call(groups.leave(me))
+    except DeniedError as error:
+        # The first function of a consumer's that is called; its name would say nothing.
+        raise DeniedError(
+            f"this role may not consume: {error}",
+            detail=error.detail,
+            hint="The owner of the schema can allow it: coordinator db grants --role consumer --to ROLE --execute",
+        ) from error
     yield from call(
         groups.register(
             me,

@@ -77,6 +77,9 @@ def test_publisher__publishes_in_every_way(as_role):
             app.create_topic("other")
         with pytest.raises(DeniedError):
             app.peek("orders")
+        with pytest.raises(DeniedError, match="may not consume") as denied:
+            app.consumer("orders", group="g").start()
+        assert "db grants --role consumer" in denied.value.hint
 
 
 def test_consumer__consumes_retries_and_leaves(as_role, dsn):
