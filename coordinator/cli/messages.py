@@ -54,8 +54,11 @@ def messages() -> None:
 @click.option("--whole", is_flag=True, help="The whole input is one message, as the bytes that it has.")
 @click.option("--key", help="The key of every message.")
 @click.option(
-    "--key-field", metavar="NAME", help="The field of each JSON object whose string or number is the key; null: no key."
+    "--key-field",
+    metavar="NAME",
+    help="The field of each JSON object whose string or number is the key; null: no key; objects without it are counted.",
 )
+@click.option("--require-key", is_flag=True, help="End at an object that has no key in the field of --key-field.")
 @click.option(
     "--header",
     "headers",
@@ -82,6 +85,7 @@ def publish(
     whole: bool,
     key: str | None,
     key_field: str | None,
+    require_key: bool,
     headers: dict[str, str] | None,
     partition: int | None,
     batch_size: int,
@@ -100,9 +104,16 @@ def publish(
         raise click.UsageError("--key and --key-field exclude each other")
     if key_field is not None and (raw or whole):
         raise click.UsageError("--key-field needs JSON lines; with --raw and --whole use --key")
-    form = publishing.Form(raw=raw, whole=whole, key=key, key_field=key_field, headers=headers, partition=partition)
+    if require_key and key_field is None:
+        raise click.UsageError("--require-key needs --key-field")
+    form = publishing.Form(raw, whole, key, key_field, require_key, headers, partition)
     with options.coordinator() as app, publishing.opened(file) as stream:
         summary = publishing.publish(app, topic, stream, form, batch_size=batch_size)
+    if summary.keyless_count:
+        output.note(
+            f"warning: {summary.keyless_count} of {summary.count} objects have no field {key_field!r}, the first in line "
+            f"{summary.first_keyless_line}: they were published without a key"
+        )
     if options.as_json:
         output.json_object(summary.facts())
     else:

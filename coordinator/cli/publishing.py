@@ -42,6 +42,7 @@ class Form:
     whole: bool = False
     key: str | None = None
     key_field: str | None = None
+    require_key: bool = False
     headers: Mapping[str, Any] | None = None
     partition: int | None = None
 
@@ -59,8 +60,14 @@ class Form:
         # The producer would refuse these too, but can't name the line; and few lines make it worth encoding twice.
         if b"\\u" in line or 2 * len(line) > max_message_bytes:
             _check_encoded(number, value, max_message_bytes)
-        key = self.key if self.key_field is None else _key(number, value, self.key_field)
+        key = self.key if self.key_field is None else self._key(number, value, self.key_field)
         return Outgoing(value, key, self.headers, partition=self.partition)
+
+    def _key(self, number: int, value: object, name: str) -> str | None:
+        key = _key(number, value, name)
+        if key is None and self.require_key:
+            raise InvalidInputError(f"line {number}: found no key in the field {name!r}, and --require-key wants one")
+        return key
 
 
 @dataclass(slots=True)
@@ -70,6 +77,7 @@ class Batch:
     first_line: int = 0
     last_line: int = 0
     payload_bytes: int = 0
+    keyless_lines: list[int] = field(default_factory=list)
     messages: list[Outgoing] = field(default_factory=list)
 
 
@@ -81,6 +89,9 @@ class Summary:
     started_s: float
     count: int = 0
     batch_count: int = 0
+    # Objects that had not the field of the key.
+    keyless_count: int = 0
+    first_keyless_line: int = 0
     elapsed_s: float = 0.0
     partitions: dict[int, list[int]] = field(default_factory=dict)
 
@@ -91,11 +102,17 @@ class Summary:
         entry[1] = min(entry[1], offset)
         entry[2] = max(entry[2], offset)
 
+    def keyless(self, numbers: list[int]) -> None:
+        if numbers:
+            self.first_keyless_line = self.first_keyless_line or numbers[0]
+            self.keyless_count += len(numbers)
+
     def facts(self) -> dict[str, Any]:
         return {
             "topic": self.topic,
             "published": self.count,
             "batches": self.batch_count,
+            "without_key_field": self.keyless_count,
             "elapsed_s": round(self.elapsed_s, 3),
             "partitions": [
                 {"partition": partition, "published": count, "first_offset": first, "last_offset": last}
@@ -144,6 +161,7 @@ def publish(app: "Coordinator", topic: str, stream: IO[bytes], form: Form, *, ba
                 assert isinstance(place, Published)  # none of them was given a time
                 summary.add(place.partition, place.offset)
             summary.batch_count += 1
+            summary.keyless(batch.keyless_lines)
             batch = Batch()  # noqa: PLW2901 - what an error says of an unsent batch must not be said of a sent one
     except CoordinatorError as error:
         error.detail = "; ".join(filter(None, [error.detail, _progress(summary, batch, error)]))
@@ -165,6 +183,8 @@ def batches(stream: IO[bytes], form: Form, *, batch_size: int, max_message_bytes
             batch.last_line = number
             batch.payload_bytes += len(line)
             batch.messages.append(message)
+            if form.key_field is not None and isinstance(message.value, dict) and form.key_field not in message.value:
+                batch.keyless_lines.append(number)
         full = len(batch.messages) >= batch_size or batch.payload_bytes >= _MAX_BATCH_BYTES
         if batch.messages and (full or line is None):
             yield batch

@@ -54,6 +54,21 @@ def test_publish__key_field__keeps_a_key_in_one_partition(on: Any, topic: str) -
     assert len(stored(on, key=None)) == 2
 
 
+def test_publish__objects_without_the_field_of_the_key__are_counted(on: Any, topic: str) -> None:
+    lines = b'{"k": 1}\n{"k": null}\n{}\n\n{"other": 2}\n'
+    ended = on("messages", "publish", topic, "--key-field", "k", "--batch-size", 1, "--json", stdin=lines)
+    assert (ended.code, ended.json["published"], ended.json["without_key_field"]) == (0, 4, 2)
+    assert ended.err.startswith("warning: 2 of 4 objects have no field 'k', the first in line 3")
+    assert on("messages", "publish", topic, "--key-field", "k", stdin=b'{"k": null}\n').err == ""
+
+
+@pytest.mark.parametrize("line", [b"{}", b'{"k": null}'])
+def test_publish__require_key__ends_at_an_object_without_one(on: Any, topic: str, line: bytes) -> None:
+    ended = on("messages", "publish", topic, "--key-field", "k", "--require-key", stdin=b'{"k": 1}\n' + line)
+    assert (ended.code, stored(on)) == (2, [])
+    assert "line 2: found no key in the field 'k'" in ended.err
+
+
 def test_publish__key_headers_and_partition__are_those_of_every_message(on: Any, topic: str) -> None:
     options = ("--key", "k", "--header", "a=1", "--header", "b=x=y", "--partition", 2)
     assert on("messages", "publish", topic, *options, stdin=b"1\n2\n").code == 0
@@ -120,6 +135,7 @@ def test_publish__message_too_large__names_the_line_and_sends_nothing(on: Any, t
         ("--raw", "--whole"),
         ("--key", "a", "--key-field", "b"),
         ("--raw", "--key-field", "b"),
+        ("--require-key",),
         ("--header", "novalue"),
         ("--partition", "-1"),
         ("--batch-size", "0"),
