@@ -6,7 +6,10 @@ as $$
 -- not suspected. A process that lives drops everything and comes back as a new member.
 -- Raises: KG003 there is no such coordinator, or it is dead.
 -- Locks: its coordinators row FOR UPDATE; then its groups rows.
+-- Race: a join holds that row FOR KEY SHARE, which a plain UPDATE would not wait for; the member it adds would stay, and with it
+-- what plans give to it.
 begin
+    perform 1 from coordinator.coordinators c where c.coordinator = p_coordinator for update;
     update coordinator.coordinators c set state = 'dead', died_at = coordinator.now_()
     where c.coordinator = p_coordinator and c.state <> 'dead';
     if not found then
