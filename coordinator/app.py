@@ -56,6 +56,7 @@ from coordinator.producer.blocking import Producer
 from coordinator.producer.encode import JSON, Codec, OnDuplicate
 from coordinator.protocol import admin, groups, messages, observe, topics
 from coordinator.protocol.observe import GroupGauge
+from coordinator.protocol.placeholder import DEFAULT_SCHEMA
 from coordinator.protocol.statement import Flow, Statement
 from coordinator.protocol.topics import DEFAULT_RETENTION
 from coordinator.settings import EMBEDDED, Settings, find_static_id
@@ -142,7 +143,9 @@ class _Base:
 
             self._embedded = shared_server(data_dir_of(self._named))
             self._dsn = str(self._embedded.dsn)
-            install(self._dsn, self.schema)
+            # Another schema is made by who says so: a mistake in its name must not make one.
+            if self.schema == DEFAULT_SCHEMA:
+                install(self._dsn)
         return self._dsn
 
     def _check_open(self) -> None:

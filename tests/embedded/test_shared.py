@@ -12,7 +12,9 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from click.testing import CliRunner
 
+from coordinator.cli.main import cli as main
 from coordinator.embedded import EmbeddedServer, shared_server
 from coordinator.embedded.locks import is_held
 from coordinator.embedded.places import Layout
@@ -138,3 +140,21 @@ def test_private_server__on_a_shared_folder__is_refused(folder):
 def test_shared_server__on_a_private_folder__is_refused(folder):
     with EmbeddedServer.start(folder), pytest.raises(ConfigError, match="not shared"):
         shared_server(folder)
+
+
+def test_command__schema_that_is_not_there__is_not_made(folder):
+    def call(*arguments):
+        return CliRunner().invoke(main, ["--dsn", f"embedded:{folder}", *arguments])
+
+    listed = call("topics", "list")
+    assert listed.exit_code == 0, listed.stderr
+    for command in (("topics", "list"), ("topics", "create", "orders"), ("messages", "publish", "orders")):
+        ended = call("--schema", "nope", *command)
+        assert ended.exit_code != 0
+        assert "schema 'nope' is not installed" in ended.stderr
+        assert "db upgrade" in ended.stderr
+    with shared_server(folder) as server, psycopg.connect(server.dsn) as connection:
+        found = connection.execute("select n.nspname from pg_namespace n where n.nspname in ('nope', 'coordinator')")
+        assert found.fetchall() == [("coordinator",)]
+    assert call("--schema", "nope", "db", "upgrade").exit_code == 0
+    assert call("--schema", "nope", "topics", "create", "orders").exit_code == 0
