@@ -1,6 +1,7 @@
 """Coordinator and AsyncCoordinator: the face that users meet. Wires, decides nothing."""
 
 import asyncio
+import difflib
 import logging
 import signal
 import socket
@@ -560,7 +561,7 @@ class Coordinator(_Base, Operations):
         """Where a group stands in each partition. Raises: NotFoundError."""
         found = self._execute(admin.group_offsets(group))
         if not found and all(known.name != group for known in self.groups()):
-            raise NotFoundError(f"there is no group {group!r}")
+            raise NotFoundError(f"there is no group {group!r}", hint="List them: coordinator groups list")
         return found
 
     def group_members(self, group: str | None = None) -> list[GroupMember]:
@@ -921,7 +922,7 @@ class AsyncCoordinator(_Base, AsyncOperations):
         """`Coordinator.group_offsets`."""
         found = await self._execute(admin.group_offsets(group))
         if not found and all(known.name != group for known in await self.groups()):
-            raise NotFoundError(f"there is no group {group!r}")
+            raise NotFoundError(f"there is no group {group!r}", hint="List them: coordinator groups list")
         return found
 
     async def group_members(self, group: str | None = None) -> list[GroupMember]:
@@ -1061,11 +1062,16 @@ def _consumer_options(topics: tuple[str, ...], group: str, start: Start, options
 
 
 def _options(topics: tuple[str, ...], group: str, start: Start, options: Mapping[str, Any]) -> Options:
-    try:
-        return Options(topics, group, start, **options)
-    except TypeError as error:
-        known = ", ".join(sorted(Options.__dataclass_fields__))
-        raise ConfigError(f"{error}; there are: {known}") from error
+    for name in options:
+        if name not in Options.__dataclass_fields__:
+            close = difflib.get_close_matches(name, Options.__dataclass_fields__, n=1)
+            known = (
+                f"did you mean {close[0]}?"
+                if close
+                else f"there are: {', '.join(sorted(Options.__dataclass_fields__))}"
+            )
+            raise ConfigError(f"there is no option {name!r}; {known}")
+    return Options(topics, group, start, **options)
 
 
 @contextmanager

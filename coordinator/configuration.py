@@ -36,6 +36,7 @@ _OTHER_VARIABLES = (
     # In no file: one that several processes read would give all of them the same.
     STATIC_ID_VARIABLE,
 )
+_NO_SUCH_NAME = "no such name"
 _OTHER_PREFIXES = ("COORDINATOR_PG_", "COORDINATOR_TEST_")
 
 
@@ -49,6 +50,8 @@ class Problem:
     allowed: str
 
     def __str__(self) -> str:
+        if self.allowed.startswith(_NO_SUCH_NAME):
+            return f"{self.name} ({self.source}): {self.allowed}"
         found = "" if self.found is None else f", found {self.found}"
         return f"{self.name} ({self.source}): wanted {self.allowed}{found}"
 
@@ -205,5 +208,5 @@ def _settings(found: Configuration, table: Mapping[str, Any], environ: Mapping[s
 
 def _unknown(name: str, source: str, known: tuple[str, ...], shown: str | None = None) -> Problem:
     close = difflib.get_close_matches(name, known, n=1)
-    wanted = f"no such name; did you mean {close[0]}?" if close else f"one of {', '.join(known)}"
-    return Problem(shown or name, source, None, wanted)
+    meant = f"did you mean {close[0]}?" if close else f"there are: {', '.join(known)}"
+    return Problem(shown or name, source, None, f"{_NO_SUCH_NAME}; {meant}")

@@ -81,7 +81,7 @@ def check(ctx: click.Context, options: Options) -> None:
     elif rows:
         output.table(("NAME", "SOURCE", "FOUND", "ALLOWED"), rows)
     where = "no file" if found.path is None else str(found.path)
-    output.note(f"{where}, {len(found.values)} values, {len(rows)} problems")
+    output.note(f"{where}, {len(found.values)} values, {output.counted(len(rows), 'problem')}")
     if rows:
         ctx.exit(exits.FINDING)
 

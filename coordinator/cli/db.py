@@ -102,7 +102,8 @@ def grants(options: Options, *, kind: str, role: str, execute: bool) -> None:
     if options.as_json:
         output.json_object({"role": role, "kind": kind, "executed": execute, "statements": statements})
     elif execute:
-        output.line(f"role {role} is a {kind} now, by {len(statements)} statements")
+        article = "an" if kind == "operator" else "a"
+        output.line(f"role {role} is {article} {kind} now, by {output.counted(len(statements), 'statement')}")
     else:
         for statement in statements:
             output.line(f"{statement};")

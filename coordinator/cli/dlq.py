@@ -118,7 +118,8 @@ def show(options: Options, group: str, topic: str, partition: int, offset: int) 
         return
     for name, value in asdict(letter).items():
         if name not in ("errors", "payload", "headers"):
-            output.line(f"{name + ':':<15}{output.cell(value)}")
+            shown = "application/json" if name == "content_type" and value is None else value
+            output.line(f"{name.replace('_', '-') + ':':<15}{output.cell(shown)}")
     output.line(f"{'headers:':<15}{output.cell(_json(letter.headers))}")
     output.line(f"{'payload:':<15}{output.cell(value_text(letter.payload or b''))}")
     output.history(letter.errors or ())

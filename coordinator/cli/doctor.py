@@ -87,4 +87,7 @@ def _show(report: "Report") -> None:
         )
     for skipped in report.skipped:
         output.note(f"not checked: {skipped.check}: {skipped.reason}")
-    output.note(f"{len(report.checked)} checks, {len(report.findings)} findings, {len(report.skipped)} not checked")
+    output.note(
+        f"{output.counted(len(report.checked), 'check')}, {output.counted(len(report.findings), 'finding')}, "
+        f"{len(report.skipped)} not checked" + (": what they would have found is not known" if report.skipped else "")
+    )

@@ -127,7 +127,7 @@ def describe(options: Options, name: str, *, show_members: bool, show_in_flight:
     else:
         age = output.duration(facts["oldest_age_s"])
         output.line(
-            f"group {name}: {facts['state']}, {facts['member_count']} members, total lag {facts['total_lag']}, "
+            f"group {name}: {facts['state']}, {output.counted(facts['member_count'], 'member')}, total lag {facts['total_lag']}, "
             f"oldest unacked {age}, {facts['total_parked']} retrying, {facts['total_dead_letters']} dead letters"
         )
         if show_members:

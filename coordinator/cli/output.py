@@ -84,6 +84,11 @@ def duration(seconds: float | None) -> str:
     return "".join(parts[:2])
 
 
+def counted(number: int, noun: str) -> str:
+    """Return "1 problem", "2 problems"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a table; numbers stand on the right.
 

@@ -18,6 +18,7 @@ from coordinator.consumer.membership import (
     enter,
     entering,
     group_ids,
+    group_names,
     look_again_s,
     looking,
     move,
@@ -214,7 +215,7 @@ class AsyncControlLoop(AsyncWorkLoop):
     ) -> None:
         """Compare what is held with what the plans say; plan where nobody has."""
         states = await self._follow(
-            connection, looking(self.id, group_ids(self.engine), observed_s, self.settings.rebalance_debounce_s)
+            connection, looking(self.id, group_names(self.engine), observed_s, self.settings.rebalance_debounce_s)
         )
         self._look_again_s = look_again_s(states, self.id, self.settings.rebalance_debounce_s)
         self._process_count = process_count(states)

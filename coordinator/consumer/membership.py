@@ -3,7 +3,7 @@
 import logging
 import os
 import socket
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from uuid import UUID
 
@@ -93,23 +93,24 @@ def enter(engine: Engine, joined: Sequence[tuple[Options, Joined]], settler: Set
     return {topic.channel for _, answer in joined for topic in answer.topics}
 
 
-def looking(me: UUID, group_ids: Sequence[int], observed_s: float, debounce_s: float) -> Flow[list[GroupState]]:
+def looking(me: UUID, groups_read: Mapping[int, str], observed_s: float, debounce_s: float) -> Flow[list[GroupState]]:
     """Declare dead who is dead, make a plan where nobody has, and return the state of the groups.
 
     Args:
+        groups_read: Names of groups by number.
         debounce_s: See `plan_in_s`.
         observed_s: How long the connection has been up: nobody is judged by what was not seen.
     """
     tell_dead((yield from call(groups.reap(observed_s))))
-    states = yield from call(groups.group_state(group_ids))
+    states = yield from call(groups.group_state(list(groups_read)))
     stored = False
     for state in states:
         owners = plan_of(state, me, debounce_s)
         if owners is not None and (yield from call(groups.store_plan(state.group_id, state.version, owners))):
             stored = True
-            log.info(events.GROUP_PLANNED, extra={"group_id": state.group_id, "version": state.version})
+            log.info(events.GROUP_PLANNED, extra={"group": groups_read[state.group_id], "version": state.version})
     if stored:
-        states = yield from call(groups.group_state(group_ids))
+        states = yield from call(groups.group_state(list(groups_read)))
     return states
 
 
@@ -208,6 +209,11 @@ def check_there(engine: Engine, states: Sequence[GroupState]) -> None:
 
 def group_ids(engine: Engine) -> list[int]:
     return sorted({subscription.group_id for subscription in engine.subscriptions.values()})
+
+
+def group_names(engine: Engine) -> dict[int, str]:
+    """The names of the groups that are read, by number."""
+    return {subscription.group_id: subscription.group for subscription in engine.subscriptions.values()}
 
 
 def plan_in_s(state: GroupState, debounce_s: float) -> float:

@@ -46,7 +46,7 @@ def examine(limits: Limits, group: str | None) -> Flow[list[Finding]]:
     totals = yield from call(group_totals())
     windows = yield from call(in_flight())
     if group is not None and all(total.group != group for total in totals):
-        raise NotFoundError(f"there is no group {group!r}")
+        raise NotFoundError(f"there is no group {group!r}", hint="List them: coordinator groups list")
     return beyond(limits, gauges, totals, windows, group)
 
 

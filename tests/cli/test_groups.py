@@ -70,7 +70,7 @@ def test_describe__with_a_member__names_it(on: Any, group: str, start: Any) -> N
     (member,) = facts["members"]
     assert (facts["state"], member["pid"], member["partitions"]) == ("stable", process.pid, 2)
     lines = on("groups", "describe", group).lines
-    assert lines[0].startswith("group billing: stable, 1 members, total lag")
+    assert lines[0].startswith("group billing: stable, 1 member, total lag")
     assert lines[2].split()[9] == member["member_id"]
     lines = on("groups", "describe", group, "--members").lines
     assert lines[1].split() == MEMBER_COLUMNS.split()

@@ -93,7 +93,7 @@ def test_owner_dead__another_process__takes_over(on, app, dsn, told):
     )
     process = subprocess.Popen([sys.executable, "-c", program, dsn], stdout=subprocess.PIPE)
     assert process.stdout.readline()
-    assert "1 members" in on("groups", "describe", "billing").text
+    assert "1 member," in on("groups", "describe", "billing").text
     process.send_signal(signal.SIGKILL)
     process.wait(30)
     process.stdout.close()

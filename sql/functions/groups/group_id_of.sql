@@ -8,7 +8,8 @@ declare
 begin
     select g.group_id into v_group from coordinator.groups g where g.name = p_group;
     if not found then
-        raise exception using errcode = 'KG003', message = format('there is no group %L', p_group);
+        raise exception using errcode = 'KG003', message = format('there is no group %L', p_group),
+            hint = 'List them: coordinator groups list';
     end if;
     return v_group;
 end

@@ -44,8 +44,8 @@ begin
     select count(*) into scheduled from coordinator.scheduled s where s.topic_id = v_topic.topic_id;
     if not p_force and (members > 0 or unsettled > 0 or scheduled > 0) then
         raise exception using errcode = 'KG004', message = format(
-            'topic %L is in use: groups %s with %s live members have %s messages to settle, and %s wait for their time',
-            p_topic, groups, members, unsettled, scheduled),
+            'topic %L is in use: groups: %s; live members: %s; messages to settle: %s; messages that wait for their time: %s',
+            p_topic, coalesce(nullif(array_to_string(groups, ', '), ''), 'none'), members, unsettled, scheduled),
             hint = 'Force it, and all of that is lost.';
     end if;
     for v_claim in
