@@ -100,8 +100,11 @@ def test_pooler__statements_prepared_all_the_same__fails_where_the_pooler_keeps_
                 one.execute("select 1 + %s", (1,))
 
 
-def test_pooler__said_to_keep_sessions__listen_that_cannot_work_is_found(pooled_dsn, dsn, caplog):
-    with Coordinator(pooled_dsn, client_id="test", settings=short(pooler="session", prepare=False)) as app:
+def test_pooler__said_to_keep_sessions__listen_that_cannot_work_is_found(server, dsn, caplog):
+    with (
+        PgBouncer(server.dsn, resets=True) as pooling,
+        Coordinator(pooling.through(dsn), client_id="test", settings=short(pooler="session", prepare=False)) as app,
+    ):
         app.create_topic(TOPIC, 1)
         with app.consumer(TOPIC, group=GROUP) as consumer:
             wait_until(lambda: consumer.status().wake_ups == "deaf", 40)

@@ -88,7 +88,7 @@ def test_offsets__in_commands__are_exact(dsn, base, run):
     assert f" {base + 1} " in run("messages", "peek", "orders", "--offset", base + 1, "--limit", 1)
     shown = json.loads(run("messages", "show", "orders", 0, base + 2, "--json"))
     assert (shown["message"]["offset"], shown["groups"][0]["state"]) == (base + 2, "future")
-    assert json.loads(run("topics", "describe", "orders", "--json"))["high_offsets"] == [base + 2]
+    assert json.loads(run("topics", "describe", "orders", "--json"))["log_end_offsets"] == [base + 3]
     assert [json.loads(line)["lag"] for line in run("lag", "--json").splitlines()] == [3]
     lines = run("messages", "consume", "orders", "--group", "billing", "--count", 2).splitlines()
     assert [json.loads(line)["offset"] for line in lines] == [base, base + 1]

@@ -40,6 +40,7 @@ default_pool_size = {size}
 server_round_robin = 1
 min_pool_size = {least}
 ignore_startup_parameters =
+server_reset_query_always = {resets:d}
 """
 
 
@@ -51,8 +52,13 @@ def find_pgbouncer() -> str | None:
 class PgBouncer:
     """A pooler of its own on a free port. `through` gives the DSN that leads through it to a database of the server."""
 
-    def __init__(self, dsn: str, *, mode: str = "transaction", size: int = 80, least: int = 3) -> None:
-        """Start it in front of the server of `dsn`; it may end any of its sessions, so give it nothing precious."""
+    def __init__(
+        self, dsn: str, *, mode: str = "transaction", size: int = 80, least: int = 3, resets: bool = False
+    ) -> None:
+        """Start it in front of the server of `dsn`; it may end any of its sessions, so give it nothing precious.
+
+        `resets`: after each transaction nothing is left on a session, a LISTEN neither.
+        """
         program = find_pgbouncer()
         assert program is not None, "ask find_pgbouncer first"
         known = {key: str(value) for key, value in conninfo_to_dict(dsn).items()}
@@ -64,7 +70,7 @@ class PgBouncer:
             self.port = probe.getsockname()[1]
         target = " ".join(f"{key}={known[key]}" for key in ("host", "port") if key in known)
         settings = _SETTINGS.format(
-            target=target, port=self.port, folder=self._folder, mode=mode, size=size, least=least
+            target=target, port=self.port, folder=self._folder, mode=mode, size=size, least=least, resets=resets
         )
         (self._folder / "ini").write_text(settings)
         self._users = {known["user"]: known.get("password", "")}
