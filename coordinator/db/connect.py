@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -23,6 +24,10 @@ from coordinator.errors import ClosedError, ConfigError, PoolExhaustedError, Una
 from coordinator.protocol.statement import Statement
 
 T = TypeVar("T")
+
+# The pool's warnings about attempts reach the handlers of an application that has some. Without any they would stand raw on
+# standard error: what came of the attempts is told by our error.
+logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 # A connection that worked this recently is lent without trying it.
 _TRUSTED_S = 1.0
@@ -144,6 +149,8 @@ class Pool:
         # When each connection was last seen to work, monotonic.
         self._used_s: WeakKeyDictionary[psycopg.Connection[Any], float] = WeakKeyDictionary()
         self._lent_count = 0
+        # What the newest attempt to connect has failed with; empty once one has not.
+        self._refusals: list[str] = []
         self._counting = threading.Lock()
 
     def open(self) -> None:
@@ -164,6 +171,7 @@ class Pool:
             prepare = not self._pooled if self._prepare is None else self._prepare
             self._pool = ConnectionPool(
                 address,
+                connection_class=_noting(self._refusals),
                 configure=_set_up if self.keeps_session else None,
                 kwargs={"autocommit": True, "prepare_threshold": _threshold(prepare), **arguments},
                 min_size=0,
@@ -225,7 +233,7 @@ class Pool:
             try:
                 lent = pool.getconn()
             except PoolTimeout as error:
-                raise _not_lent(self._lent_count, self._size, self._timeout_s) from error
+                raise _not_lent(self._lent_count, self._size, self._timeout_s, self._refusals) from error
             except PoolClosed as error:
                 raise ClosedError(_CLOSED) from error
             if time.monotonic() - self._used_s.get(lent, float("-inf")) < _TRUSTED_S:
@@ -278,6 +286,8 @@ class AsyncPool:
         # When each connection was last seen to work, monotonic.
         self._used_s: WeakKeyDictionary[psycopg.AsyncConnection[Any], float] = WeakKeyDictionary()
         self._lent_count = 0
+        # What the newest attempt to connect has failed with; empty once one has not.
+        self._refusals: list[str] = []
 
     async def open(self) -> None:
         """`Pool.open`."""
@@ -297,6 +307,7 @@ class AsyncPool:
             prepare = not self._pooled if self._prepare is None else self._prepare
             pool: AsyncConnectionPool[psycopg.AsyncConnection[Any]] = AsyncConnectionPool(
                 address,
+                connection_class=_anoting(self._refusals),
                 configure=_aset_up if self.keeps_session else None,
                 kwargs={"autocommit": True, "prepare_threshold": _threshold(prepare), **arguments},
                 min_size=0,
@@ -353,7 +364,7 @@ class AsyncPool:
             try:
                 lent = await pool.getconn()
             except PoolTimeout as error:
-                raise _not_lent(self._lent_count, self._size, self._timeout_s) from error
+                raise _not_lent(self._lent_count, self._size, self._timeout_s, self._refusals) from error
             except PoolClosed as error:
                 raise ClosedError(_CLOSED) from error
             if time.monotonic() - self._used_s.get(lent, float("-inf")) < _TRUSTED_S:
@@ -376,7 +387,41 @@ class AsyncPool:
             await uninterrupted(pool.close())
 
 
-def _not_lent(lent_count: int, size: int, timeout_s: float) -> UnavailableError:
+def _noting(refusals: list[str]) -> type[psycopg.Connection[Any]]:
+    """Return a class of connections that keeps why the newest one could not be made: a pool tells that to its log alone."""
+
+    class Noting(psycopg.Connection[Any]):
+        @classmethod
+        def connect(cls, *args: Any, **arguments: Any) -> Any:
+            try:
+                made = super().connect(*args, **arguments)
+            except psycopg.Error as error:
+                refusals[:] = [" ".join(str(error).split())]
+                raise
+            refusals.clear()
+            return made
+
+    return Noting
+
+
+def _anoting(refusals: list[str]) -> type[psycopg.AsyncConnection[Any]]:
+    """`_noting` for asyncio."""
+
+    class Noting(psycopg.AsyncConnection[Any]):
+        @classmethod
+        async def connect(cls, *args: Any, **arguments: Any) -> Any:
+            try:
+                made = await super().connect(*args, **arguments)
+            except psycopg.Error as error:
+                refusals[:] = [" ".join(str(error).split())]
+                raise
+            refusals.clear()
+            return made
+
+    return Noting
+
+
+def _not_lent(lent_count: int, size: int, timeout_s: float, refusals: list[str]) -> UnavailableError:
     """Tell a pool that is too small from a server that does not answer: only the first has lent all it may."""
     if lent_count >= size:
         return PoolExhaustedError(
@@ -384,7 +429,8 @@ def _not_lent(lent_count: int, size: int, timeout_s: float) -> UnavailableError:
             "are settings"
         )
     return UnavailableError(
-        f"no connection to the database within {timeout_s:g} s: the server does not answer, or takes no more connections"
+        f"no connection to the database within {timeout_s:g} s: "
+        + (refusals[0] if refusals else "the server does not answer, or takes no more connections")
     )
 
 
