@@ -1,6 +1,10 @@
 """`coordinator db`."""
 
+import shutil
+import signal
+import subprocess
 import sys
+from pathlib import Path
 
 import click
 
@@ -163,6 +167,43 @@ def sql(options: Options, *, start: str, end: str) -> None:
     from coordinator.db import schema  # noqa: PLC0415 - heavy
 
     output.line(schema.script(options.schema_name(), start, end))
+
+
+@db.command(
+    examples=(
+        "coordinator --embedded db psql",
+        "coordinator --embedded db psql -- -c 'select * from coordinator.group_list'",
+    )
+)
+@click.argument("arguments", nargs=-1)
+@pass_options
+@click.pass_context
+def psql(ctx: click.Context, options: Options, arguments: tuple[str, ...]) -> None:
+    """Open psql on the database; an embedded server runs until it ends. What stands behind -- is for psql.
+
+    psql is that of PATH, else the one beside the embedded server's binaries. The exit code is psql's.
+    """
+    from coordinator.db.dsn import conninfo  # noqa: PLC0415 - heavy
+
+    with options.server() as dsn:
+        program = shutil.which("psql") or str(find_psql())
+        # At its prompt Ctrl-C is psql's, which has a handler of its own.
+        before = signal.signal(signal.SIGINT, lambda *_: None)
+        try:
+            code = subprocess.call([program, conninfo(dsn), *arguments])
+        finally:
+            signal.signal(signal.SIGINT, before)
+    ctx.exit(code)
+
+
+def find_psql() -> Path:
+    """Return the psql beside the binaries of the embedded server. Raises: UsageError, if there is none."""
+    from coordinator.embedded import find_binaries  # noqa: PLC0415 - only for who asks for it
+
+    found = find_binaries() / "psql"
+    if not found.exists():
+        raise click.UsageError(f"there is no psql on PATH, and none in {found.parent}")
+    return found
 
 
 def _confirm(what: str) -> None:

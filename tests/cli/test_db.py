@@ -56,3 +56,9 @@ def test_upgrade__unknown_revision__names_it(on: Any) -> None:
     ended = on("db", "upgrade", "--revision", "9999")
     assert (ended.code, ended.out) == (2, b"")
     assert "9999" in ended.err
+
+
+def test_psql__arguments_behind_dashes__run_on_the_database_and_give_its_exit_code(run, dsn):
+    ended = run("db", "psql", "--dsn", dsn, "--", "-X", "-Atc", "select current_database()")
+    assert (ended.code, ended.text.strip()) == (0, dsn.rsplit("/", 1)[-1].partition("?")[0])
+    assert run("db", "psql", "--dsn", dsn, "--", "-X", "-c", "select nonsense").code == 1

@@ -42,9 +42,7 @@ def test_publish__server_was_stopped__says_what_the_last_attempt_met(shell):
     with EmbeddedServer.start() as server:
         schema.upgrade(server.dsn, "coordinator")
         raised = (
-            play_threads(server.dsn, server.stop)
-            if shell == "threads"
-            else asyncio.run(play(server.dsn, server.stop))
+            play_threads(server.dsn, server.stop) if shell == "threads" else asyncio.run(play(server.dsn, server.stop))
         )
     assert "connection" in str(raised.value)
     assert any(word in str(raised.value) for word in ("refused", "No such file"))
