@@ -1,5 +1,6 @@
 """The classes of our commands: loaded when they are asked for, with examples in their help, with the global options."""
 
+import difflib
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -142,7 +143,22 @@ class Command(click.Command):
         super().format_epilog(ctx, formatter)
 
 
-class Group(click.Group):
+class _Suggesting(click.Group):
+    """A group that names the command that was meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            close = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            if close and "Did you mean" not in error.message:
+                error.message += f" Did you mean {close[0]}?"
+            raise
+
+
+class Group(_Suggesting):
     """A group of our commands."""
 
     command_class = Command
@@ -164,7 +180,7 @@ class Lazy(NamedTuple):
     summary: str
 
 
-class LazyGroup(click.Group):
+class LazyGroup(_Suggesting):
     """A group that imports a command's module when the command is used, and none for its own help."""
 
     def __init__(self, *args: Any, lazy: Mapping[str, Lazy], examples: Sequence[str] = (), **attributes: Any) -> None:

@@ -232,3 +232,10 @@ def test_command__config_option__reaches_the_database(call: Any, dsn: str, tmp_p
         ("doctor", "--config", file),
     ):
         assert call(*arguments).code == 0
+
+
+def test_misspelt_command__names_the_one_that_was_meant(call: Any) -> None:
+    for words, meant in ((("topic", "list"), "topics"), (("topics", "lst"), "list")):
+        ended = call(*words)
+        assert ended.code == 2
+        assert f"Did you mean {meant}?" in ended.err
