@@ -154,7 +154,7 @@ class _Suggesting(click.Group):
         except click.UsageError as error:
             close = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
             if close and "Did you mean" not in error.message:
-                error.message += f" Did you mean {close[0]}?"
+                raise click.UsageError(f"{error.message} Did you mean {close[0]}?", ctx) from None
             raise
 
 

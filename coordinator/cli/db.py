@@ -171,8 +171,8 @@ def sql(options: Options, *, start: str, end: str) -> None:
 
 @db.command(
     examples=(
-        "coordinator --embedded db psql",
-        "coordinator --embedded db psql -- -c 'select * from coordinator.group_list'",
+        "coordinator db psql --embedded",
+        "coordinator db psql --embedded -- -c 'select * from coordinator.group_list'",
     )
 )
 @click.argument("arguments", nargs=-1)
