@@ -4,7 +4,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 -- Keeps every group within its max_dead_letters: drops what died first, and counts it in groups.dead_letters_dropped.
 -- Returns: how many were dropped; p_limit at most per group, so whoever gets p_limit calls again.
--- Locks: rows of the groups that are over, NO KEY UPDATE SKIP LOCKED, before their dead letters, SKIP LOCKED: two that trim
+-- Locks: the lock of this task, tried only; rows of the groups that are over, NO KEY UPDATE SKIP LOCKED, before their dead letters, SKIP LOCKED: two that trim
 -- at once would else both count the surplus, and drop it twice over.
 declare
     v_group record;
@@ -12,6 +12,10 @@ declare
     v_count bigint;
     v_total bigint := 0;
 begin
+    -- Tried only: who notes the end of the task would else wait for whoever trims just now.
+    if not coordinator.begin_task('trim') then
+        return 0;
+    end if;
     for v_group in
         select g.group_id from coordinator.groups g
         where (select count(*) from coordinator.dead_letters d where d.group_id = g.group_id) > g.max_dead_letters
