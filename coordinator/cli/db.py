@@ -181,11 +181,18 @@ def sql(options: Options, *, start: str, end: str) -> None:
 def psql(ctx: click.Context, options: Options, arguments: tuple[str, ...]) -> None:
     """Open psql on the database; an embedded server runs until it ends. What stands behind -- is for psql.
 
-    psql is that of PATH, else the one beside the embedded server's binaries. The exit code is psql's.
+    psql is that of PATH, else the one beside the embedded server's binaries. The exit code is psql's, once the database
+    was reached.
     """
+    from coordinator.db.connect import connect  # noqa: PLC0415 - heavy
     from coordinator.db.dsn import conninfo  # noqa: PLC0415 - heavy
 
+    for argument in arguments:
+        if "\0" in argument or any("\ud800" <= character <= "\udfff" for character in argument):
+            raise click.UsageError(f"found the argument {argument!r}, wanted UTF-8 without NUL")
     with options.server() as dsn:
+        # First by ourselves: psql's exit code 2 for a database that is away is our code for a wrong call.
+        connect(dsn, 10.0, "coordinator cli", prepare=False).close()
         program = shutil.which("psql") or str(find_psql())
         # At its prompt Ctrl-C is psql's, which has a handler of its own.
         before = signal.signal(signal.SIGINT, lambda *_: None)
