@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -30,6 +31,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell that starts us in the background ignores SIGINT for us and all our children, whose Ctrl-C we test.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[IMAGE] = os.environ.get("COORDINATOR_TEST_IMAGE", DEFAULT_IMAGE)
     major, container = config.getoption("--postgres"), config.getoption("--testcontainers")
     if major is not None and container:
