@@ -74,10 +74,16 @@ def _command(parent: click.Group, path: tuple[str, ...]) -> Iterator[str]:
     name = " ".join(("coordinator", *path))
     yield f"\n{'##' if len(path) == 1 else '###'} `{name}`\n\n"
     yield _prose(command.help or "")
-    if isinstance(command, click.Group):
-        for child in command.list_commands(click.Context(command)):
-            yield from _command(command, (*path, child))
+    if not isinstance(command, click.Group):
+        yield from _call(command, name)
         return
+    if command.invoke_without_command:
+        yield from _call(command, name)
+    for child in command.list_commands(click.Context(command)):
+        yield from _command(command, (*path, child))
+
+
+def _call(command: click.Command, name: str) -> Iterator[str]:
     usage = " ".join(command.collect_usage_pieces(click.Context(command, info_name=name)))
     yield f"\n```text\n{name} {usage}\n```\n"
     options = _options(command)

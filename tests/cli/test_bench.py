@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from coordinator.cli.bench.command import bench
+from coordinator.cli.bench.fleet import Fleet, Receipts
 from coordinator.cli.bench.ours import Ours
 from coordinator.cli.bench.stats import Timing, case_of, losses, percentile, ratio_of
 from coordinator.cli.bench.workload import Workload, number_of
@@ -91,3 +92,41 @@ def test_bench__keep__leaves_the_schemas(empty_dsn):
     result = CliRunner().invoke(bench, ["--dsn", empty_dsn, "--messages", "2000", "--repeat", "1", "--keep"])
     assert result.exit_code == 0, result.output
     assert schemas(empty_dsn) == {"coordinator_bench", "coordinator_bench_bare"}
+
+
+def test_scaling__small_run__measures_each_combination_loses_nothing_and_cleans_up(empty_dsn):
+    options = ["--consumers", "1,3", "--prefetch", "5,auto", "--messages", "600", "--partitions", "2"]
+    result = CliRunner().invoke(bench, ["scaling", "--dsn", empty_dsn, "--json", *options])
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result.stdout)
+    assert facts["ok"]
+    found = [(point["messages"], point["consumers"], point["prefetch"]) for point in facts["points"]]
+    assert found == [(600, 1, 5), (600, 1, None), (600, 3, 5), (600, 3, None)]
+    for point in facts["points"]:
+        assert point["lost"] == 0
+        assert point["rate"] > 0
+        assert 0 < point["p50_ms"] <= point["p99_ms"]
+        assert 0 < point["average_ms"] <= point["p99_ms"] * 1.01
+    assert schemas(empty_dsn) == set()
+
+
+def test_scaling__a_message_missing__exits_1_and_says_so_in_the_table(empty_dsn, monkeypatch):
+    finish = Fleet.finish
+
+    def forgetful(self):
+        receipts = finish(self)
+        return Receipts(receipts.numbers[1:], receipts.at_s[1:])
+
+    monkeypatch.setattr(Fleet, "finish", forgetful)
+    options = ["--consumers", "2", "--prefetch", "auto", "--messages", "100", "--partitions", "2"]
+    result = CliRunner().invoke(bench, ["scaling", "--dsn", empty_dsn, *options])
+    assert result.exit_code == 1, result.output
+    head, row = result.stdout.splitlines()
+    assert dict(zip(head.split(), row.split(), strict=True))["LOST"] == "1"
+
+
+@pytest.mark.parametrize("option", ["--consumers=0", "--consumers=two", "--prefetch=none", "--messages=,"])
+def test_scaling__an_option_that_is_no_list_of_numbers__is_a_usage_error(option):
+    result = CliRunner().invoke(bench, ["scaling", option])
+    assert result.exit_code == 2
+    assert "wanted numbers" in result.stderr

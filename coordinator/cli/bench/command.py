@@ -7,19 +7,23 @@ import click
 
 from coordinator.cli import exits, output
 from coordinator.cli.bench.run import WANTED_SUBSCRIBE_RATIO, Options, Report, run
+from coordinator.cli.bench.scaling import Plan, Point
+from coordinator.cli.bench.scaling import run as run_scaling
 from coordinator.cli.bench.stats import Case
-from coordinator.cli.commands import Command, pass_options
+from coordinator.cli.commands import Group, pass_options
 from coordinator.cli.commands import Options as GlobalOptions
 from coordinator.cli.database import database
 from coordinator.cli.events import show_events
 
 
-@click.command(
-    cls=Command,
+@click.group(
+    cls=Group,
+    invoke_without_command=True,
     examples=(
         "coordinator bench --embedded",
         "coordinator bench --messages 200000 --payload-bytes 1000 --repeat 7",
         "coordinator bench --json",
+        "coordinator bench scaling",
     ),
 )
 @click.option(
@@ -57,6 +61,8 @@ def bench(
     """
     if options.schema is not None:
         raise click.UsageError("the bench has schemas of its own; leave out --schema")
+    if ctx.invoked_subcommand is not None:
+        return
     show_events(verbose=options.verbose)
     with database(options) as dsn:
         report = run(Options(dsn, messages, payload_bytes, partitions, repeat, keep), output.note)
@@ -65,6 +71,98 @@ def bench(
     else:
         _print(report)
     ctx.exit(exits.OK if report.ok else exits.FINDING)
+
+
+def _numbers(_ctx: click.Context, _parameter: click.Parameter, text: str) -> list[int]:
+    try:
+        numbers = [int(word) for word in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 1:
+        raise click.BadParameter(f"found {text!r}, wanted numbers from 1 on with commas between them")
+    return numbers
+
+
+def _windows(ctx: click.Context, parameter: click.Parameter, text: str) -> list[int | None]:
+    return [None if word == "auto" else _numbers(ctx, parameter, word)[0] for word in text.split(",")]
+
+
+@bench.command(
+    examples=(
+        "coordinator bench scaling --embedded",
+        "coordinator bench scaling --consumers 1,2,4 --prefetch auto --messages 100000 --json",
+    ),
+)
+@click.option(
+    "--consumers", default="3,5,10,20,50", show_default=True, callback=_numbers, help="Consumers of the one group."
+)
+@click.option(
+    "--prefetch",
+    default="5,50,auto",
+    show_default=True,
+    callback=_windows,
+    help="The most messages read ahead per partition; auto leaves it to the consumer.",
+)
+@click.option(
+    "--messages", default="5000,500000", show_default=True, callback=_numbers, help="Messages in each measurement."
+)
+@click.option(
+    "--payload-bytes", type=click.IntRange(12, 1_000_000), default=200, show_default=True, help="Size of each message."
+)
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, 256),
+    default=16,
+    show_default=True,
+    help="Partitions of the topics; at least one for each consumer.",
+)
+@click.option("--keep", is_flag=True, help="Leave the schema coordinator_bench behind.")
+@pass_options
+@click.pass_context
+def scaling(
+    ctx: click.Context,
+    options: GlobalOptions,
+    consumers: list[int],
+    prefetch: list[int | None],
+    messages: list[int],
+    payload_bytes: int,
+    partitions: int,
+    keep: bool,
+) -> None:
+    """Measure many consumers of one group: every count of them with every window and every number of messages.
+
+    The consumers are threads of as many processes as there are processors, each with connections of its own (two or three of
+    the server's). Once every partition has its owner, messages are published 1,000 a call, while they are consumed;
+    each is acked. Times are from before a message's call of publish until it is in hand. Exit code 1 if a message was lost.
+
+    Uses the schema coordinator_bench, which is dropped before and after.
+    """
+    show_events(verbose=options.verbose)
+    with database(options) as dsn:
+        points = run_scaling(Plan(dsn, consumers, prefetch, messages, payload_bytes, partitions, keep), output.note)
+    ok = not any(point.lost for point in points)
+    if options.as_json:
+        output.json_object({"ok": ok, "payload_bytes": payload_bytes, "points": [asdict(point) for point in points]})
+    else:
+        output.table(
+            ("MESSAGES", "CONSUMERS", "PREFETCH", "MESSAGES/S", "AVG-MS", "P50-MS", "P99-MS", "LOST", "AGAIN"),
+            [_scaling_row(point) for point in points],
+        )
+    ctx.exit(exits.OK if ok else exits.FINDING)
+
+
+def _scaling_row(point: Point) -> tuple[object, ...]:
+    return (
+        point.messages,
+        point.consumers,
+        "auto" if point.prefetch is None else point.prefetch,
+        f"{point.rate:,.0f}",
+        f"{point.average_ms:,.1f}",
+        f"{point.p50_ms:,.1f}",
+        f"{point.p99_ms:,.1f}",
+        point.lost,
+        point.duplicates,
+    )
 
 
 def _object(report: Report) -> dict[str, Any]:
