@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     import psycopg
 
+    from coordinator.core.ahead import Ahead
+
 T = TypeVar("T")
 
 # How long a cancelled handler may take to clean up.
@@ -122,6 +124,7 @@ class AsyncConsumer:
         self._decode = decode
         self._auto_ack = auto_ack
         self._pending: list[Message] = []
+        self._ahead: Ahead | None = None
         self._subscriptions: list[Subscription] = []
         self._starting = asyncio.Lock()
         self._started = False
@@ -159,6 +162,9 @@ class AsyncConsumer:
             await self.start()
         if self._auto_ack:
             self._ack_pending()
+        if self._ahead is not None and self._ahead.messages:
+            # An iteration has ended before them.
+            self._runtime.engine.reclaim()
         taken = await self._runtime.take(self._subscriptions, max_messages, timeout_s)
         if self._auto_ack:
             self._pending = taken
@@ -170,7 +176,15 @@ class AsyncConsumer:
 
     async def __anext__(self) -> Message:
         while not self._closed:
-            taken = await self.poll(1)
+            if not self._started:
+                await self.start()
+            if self._auto_ack:
+                self._ack_pending()
+            if self._ahead is None:
+                self._ahead = self._runtime.open_ahead()
+            taken = await self._runtime.take_one(self._subscriptions, self._ahead, None)
+            if self._auto_ack:
+                self._pending = taken
             if taken:
                 return taken[0]
         raise StopAsyncIteration
@@ -314,8 +328,13 @@ class AsyncWorkers:
         options = registration.options
         blocks = not is_async(registration.handler)
         times = self._runtime.counting.handler(options.group)
+        # Those in transactions wait for the server anyway.
+        ahead = None if options.transactional or options.batch_size > 1 else self._runtime.open_ahead()
         while not self._stopping and self._runtime.failure is None:
-            batch = await self._runtime.take(subscriptions, options.batch_size, 1.0)
+            if ahead is None:
+                batch = await self._runtime.take(subscriptions, options.batch_size, 1.0)
+            else:
+                batch = await self._runtime.take_one(subscriptions, ahead, 1.0)
             if not batch:
                 continue
             began_s = time.monotonic()

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.consumer.aio_base import AsyncBase
 from coordinator.consumer.aio_transaction import transaction
-from coordinator.consumer.options import handlers_pool_size, rejection
+from coordinator.consumer.options import ahead_of, handlers_pool_size, rejection
 from coordinator.consumer.pacing import OUTAGE_PAUSE_S
 from coordinator.consumer.saving import Goals, all_unsaved, check_lost, not_in_time, reached, read_to_end
 from coordinator.consumer.telling import tell_verdict
+from coordinator.core.ahead import Ahead
 from coordinator.core.loop import Subscription
 from coordinator.core.partition import Partition
 from coordinator.core.retry import Failure
@@ -37,8 +38,33 @@ class AsyncHanding(AsyncBase):
         self._turning = False
         self._handlers_pool: AsyncPool | None = None
 
+    def open_ahead(self) -> Ahead:
+        """Make what one taker holds ahead, for `take_one`."""
+        return self.engine.open_ahead(ahead_of(self.settings))
+
+    def close_ahead(self, ahead: Ahead) -> None:
+        """Give back what was not started of it."""
+        self.engine.close_ahead(ahead)
+        self.ready.ring()
+
+    async def take_one(
+        self, subscriptions: Sequence[Subscription], ahead: Ahead, timeout_s: float | None
+    ) -> list[Message]:
+        """`take` of one message, by a taker that is handed some ahead while it is quick."""
+        if ahead.messages:
+            await self._turn()
+            if time.monotonic() < self.engine.lease_until_s:
+                message = ahead.start()
+                if message is not None:
+                    return [message]
+        return await self.take(subscriptions, 1, timeout_s, ahead)
+
     async def take(
-        self, subscriptions: Sequence[Subscription], max_count: int, timeout_s: float | None
+        self,
+        subscriptions: Sequence[Subscription],
+        max_count: int,
+        timeout_s: float | None,
+        ahead: Ahead | None = None,
     ) -> list[Message]:
         """Wait until messages may start, and hand them over; empty after the timeout, or when the coordinator stops.
 
@@ -46,7 +72,7 @@ class AsyncHanding(AsyncBase):
         """
         await self._turn()
         now_s = time.monotonic()
-        taken = self.engine.take(subscriptions, max_count, now_s)
+        taken = self.engine.take(subscriptions, max_count, now_s, ahead)
         if taken:
             if now_s >= self.counting.sample_at_s:
                 self.counting.taken(taken[0])
@@ -58,7 +84,7 @@ class AsyncHanding(AsyncBase):
             if left_s <= 0:
                 break
             await self.ready.wait(min(left_s, 1.0))
-            taken = self.engine.take(subscriptions, max_count, time.monotonic())
+            taken = self.engine.take(subscriptions, max_count, time.monotonic(), ahead)
             if taken:
                 self.counting.taken(taken[0])
                 break

@@ -112,8 +112,20 @@ class Consumer:
 
     def __iter__(self) -> Iterator[Message]:
         """Yield messages for ever, until `close` is called (by another thread, or in the loop)."""
-        while not self._closed:
-            yield from self.poll(1)
+        if self._closed:
+            return
+        self.start()
+        ahead = self._runtime.open_ahead()
+        try:
+            while not self._closed:
+                if self._auto_ack:
+                    self._ack_pending()
+                taken = self._runtime.take_one(self._subscriptions, ahead, None)
+                if self._auto_ack:
+                    self._pending = taken
+                yield from taken
+        finally:
+            self._runtime.close_ahead(ahead)
 
     def batches(self, max_messages: int = 500, timeout_s: float | None = None) -> Iterator[list[Message]]:
         """Yield lists of up to `max_messages`; after `timeout_s` without any, an empty one.
@@ -259,8 +271,13 @@ class Workers:
     def _work(self, registration: Registration, subscriptions: Sequence[Subscription]) -> None:
         options = registration.options
         times = self._runtime.counting.handler(options.group)
+        # Those in transactions wait for the server anyway.
+        ahead = None if options.transactional or options.batch_size > 1 else self._runtime.open_ahead()
         while not self._stopping.is_set() and self._runtime.failure is None:
-            batch = self._runtime.take(subscriptions, options.batch_size, 1.0)
+            if ahead is None:
+                batch = self._runtime.take(subscriptions, options.batch_size, 1.0)
+            else:
+                batch = self._runtime.take_one(subscriptions, ahead, 1.0)
             if not batch:
                 continue
             began_s = time.monotonic()

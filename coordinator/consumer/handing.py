@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from coordinator.consumer.base import Base
-from coordinator.consumer.options import handlers_pool_size, rejection
+from coordinator.consumer.options import ahead_of, handlers_pool_size, rejection
 from coordinator.consumer.pacing import OUTAGE_PAUSE_S
 from coordinator.consumer.saving import Goals, all_unsaved, check_lost, not_in_time, reached, read_to_end
 from coordinator.consumer.telling import tell_verdict
 from coordinator.consumer.transaction import transaction
+from coordinator.core.ahead import Ahead
 from coordinator.core.loop import Subscription
 from coordinator.core.partition import Partition
 from coordinator.core.retry import Failure
@@ -33,11 +34,36 @@ class Handing(Base):
         self._takers = 0
         self._handlers_pool: Pool | None = None
 
-    def take(self, subscriptions: Sequence[Subscription], max_count: int, timeout_s: float | None) -> list[Message]:
+    def open_ahead(self) -> Ahead:
+        """Make what one taker holds ahead, for `take_one`."""
+        with self.lock:
+            return self.engine.open_ahead(ahead_of(self.settings))
+
+    def close_ahead(self, ahead: Ahead) -> None:
+        """Give back what was not started of it."""
+        with self.changed:
+            self.engine.close_ahead(ahead)
+            self.changed.notify_all()
+
+    def take_one(self, subscriptions: Sequence[Subscription], ahead: Ahead, timeout_s: float | None) -> list[Message]:
+        """`take` of one message, by a taker that is handed some ahead while it is quick."""
+        if ahead.messages and time.monotonic() < self.engine.lease_until_s:
+            message = ahead.start()
+            if message is not None:
+                return [message]
+        return self.take(subscriptions, 1, timeout_s, ahead)
+
+    def take(
+        self,
+        subscriptions: Sequence[Subscription],
+        max_count: int,
+        timeout_s: float | None,
+        ahead: Ahead | None = None,
+    ) -> list[Message]:
         """Wait until messages may start, and hand them over; empty after the timeout, or when the coordinator stops."""
         with self.changed:
             now_s = time.monotonic()
-            taken = self.engine.take(subscriptions, max_count, now_s)
+            taken = self.engine.take(subscriptions, max_count, now_s, ahead)
             if taken:
                 if now_s >= self.counting.sample_at_s:
                     self.counting.taken(taken[0])
@@ -45,7 +71,7 @@ class Handing(Base):
             # Before the first look: an ack that is noted after it sees that somebody waits.
             self._takers += 1
             try:
-                taken = self._await_some(subscriptions, max_count, timeout_s)
+                taken = self._await_some(subscriptions, max_count, timeout_s, ahead)
             finally:
                 self._takers -= 1
             if taken:
@@ -53,12 +79,12 @@ class Handing(Base):
             return taken
 
     def _await_some(
-        self, subscriptions: Sequence[Subscription], max_count: int, timeout_s: float | None
+        self, subscriptions: Sequence[Subscription], max_count: int, timeout_s: float | None, ahead: Ahead | None
     ) -> list[Message]:
         """Wait with the lock held."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            taken = self.engine.take(subscriptions, max_count, time.monotonic())
+            taken = self.engine.take(subscriptions, max_count, time.monotonic(), ahead)
             if taken or self._stopping.is_set() or self.engine.draining:
                 return taken
             self.check()

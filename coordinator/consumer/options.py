@@ -18,6 +18,8 @@ Start = str | datetime
 
 _MAX_CONCURRENCY = 1000
 _MAX_BATCH = 10_000
+# A deadline as close as this leaves no time to wait for a taker.
+_SHORT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,11 @@ def limits_of(settings: Settings) -> Limits:
         linger_s=settings.linger_s,
         poll_max_s=settings.poll_max_s,
     )
+
+
+def ahead_of(settings: Settings) -> int | None:
+    """How many messages a quick taker may hold ahead; None: as many as it likes. One where deadlines are very close."""
+    return 1 if settings.visibility_timeout_s < _SHORT_S else None
 
 
 def handlers_pool_size(options: Sequence[Options], settings: Settings) -> int:

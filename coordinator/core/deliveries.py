@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from coordinator.core.ahead import STALL_S, Ahead
 from coordinator.core.counts import why_again
 from coordinator.core.inflight import InFlight
 from coordinator.core.partition import Entry, Failing, Partition
@@ -25,6 +26,8 @@ _FRESH = Facts()
 # Up to so many at once, preparing to work on many costs more than it saves.
 _FEW = 4
 _MAX_EXTENSION_S = 3600.0
+# Of what is ready in a partition, one taker is handed no more than this part ahead.
+_SHARE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,7 @@ class Deliveries:
         self.stale_count = 0
         self.lost_unsaved: list[Partition] = []
         self.slow: list[Delivery] = []
+        self.aheads: list[Ahead] = []
         self._wake = wake
         self._turn = 0
         self._numbers = count(1)
@@ -125,6 +129,7 @@ class Deliveries:
     def revoke(self, keys: Iterable[PartitionKey]) -> None:
         """Stop claims: nothing starts any more, and each is released with the exchange after its last settlement."""
         self.take_in()
+        self.reclaim()
         for key in keys:
             partition = self.partitions.get(key)
             if partition is not None and not partition.revoking:
@@ -152,6 +157,7 @@ class Deliveries:
     def abandon(self, subscriptions: Iterable[Subscription]) -> int:
         """Give back what is in flight at once, uncharged, and release the claims; returns how many deliveries that were."""
         self.take_in()
+        self.reclaim()
         mine = set(map(id, subscriptions))
         given_back = 0
         for partition in self.partitions.values():
@@ -166,6 +172,7 @@ class Deliveries:
 
     def pause(self, subscriptions: Iterable[Subscription], *, paused: bool) -> None:
         """Start nothing of these any more, or go on; what is in flight is finished."""
+        self.reclaim()
         for subscription in subscriptions:
             subscription.paused = paused
 
@@ -174,6 +181,7 @@ class Deliveries:
         if keys == self.paused:
             return
         self.take_in()
+        self.reclaim()
         self.paused = keys
         for key, partition in self.partitions.items():
             partition.paused = key in keys
@@ -182,21 +190,79 @@ class Deliveries:
 
     # ---- handing over
 
-    def take(self, subscriptions: Sequence[Subscription], max_count: int, now_s: float) -> list[Message]:
+    def take(
+        self, subscriptions: Sequence[Subscription], max_count: int, now_s: float, ahead: Ahead | None = None
+    ) -> list[Message]:
         """Hand over messages that may start now, fairly across partitions: each in its turn.
 
         Nothing starts once the lease may have run out, beyond a bound, while a message runs alone, or while held back.
+
+        Args:
+            ahead: Of a taker that wants one message; what it may be handed with it goes in there.
         """
         self.take_in()
         taken: list[Message] = []
         if now_s >= self.lease_until_s or self.draining or self.held_back:
+            self.reclaim()
             return taken
         if self.lonely is not None:
+            self.reclaim()
             self._take_lonely(subscriptions, now_s, taken)
             return taken
+        if ahead is not None:
+            self._reclaim(ahead)
+            max_count = ahead.next_count(now_s)
+        self._take(subscriptions, max_count, now_s, taken, ahead)
+        if not taken and any(other.messages for other in self.aheads):
+            # Nobody stands idle beside what another one has not started.
+            self.reclaim()
+            self._take(subscriptions, max_count, now_s, taken, ahead)
+        if ahead is not None:
+            ahead.fill(taken[1:], now_s)
+            if len(taken) > 1:
+                del taken[1:]
+                self._poke(now_s + STALL_S)
+        return taken
+
+    def open_ahead(self, most: int | None = None) -> Ahead:
+        """Make what one taker holds ahead; `most`: see Ahead."""
+        ahead = Ahead() if most is None else Ahead(most)
+        self.aheads.append(ahead)
+        return ahead
+
+    def close_ahead(self, ahead: Ahead) -> None:
+        """The taker has gone; what it has not started goes back."""
+        self._reclaim(ahead)
+        if ahead in self.aheads:
+            self.aheads.remove(ahead)
+
+    def reclaim(self) -> None:
+        """Take back what was handed over ahead and not started: uncharged, and first in its partition to start again."""
+        for ahead in self.aheads:
+            self._reclaim(ahead)
+
+    def _reclaim(self, ahead: Ahead) -> None:
+        for message in ahead.take_back():
+            message.answered = True
+            # Not where its claim was lost meanwhile: then it is another's.
+            if self.heap.settle(message):
+                partition: Partition = message.owner
+                del partition.in_flight[message.offset]
+                partition.urgent.appendleft(message.row)
+                partition.window.on_not_started(1)
+                self._queue(partition)
+
+    def _take(
+        self,
+        subscriptions: Sequence[Subscription],
+        max_count: int,
+        now_s: float,
+        taken: list[Message],
+        ahead: Ahead | None,
+    ) -> None:
         max_count = min(max_count, self.limits.max_in_flight - self.heap.live)
         if self.heap.live_bytes >= self.limits.max_in_flight_bytes:
-            return taken
+            return
         self._turn += 1
         for place in range(len(subscriptions)):
             subscription = subscriptions[(place + self._turn) % len(subscriptions)]
@@ -213,15 +279,16 @@ class Deliveries:
                 turns -= 1
                 partition = runnable.popleft()
                 partition.queued = False
-                started = self._start(partition, room, now_s, taken)
+                started = self._start(partition, room if ahead is None else _quick_count(partition, room), now_s, taken)
                 self._queue(partition)
                 room -= started
+                if started and ahead is not None:
+                    max_count = room = 0
                 if self._stopped or (started and _failed_before(taken)):
                     max_count = 0
                     break
             if subscription.rate is not None:
                 subscription.rate.on_started(len(taken) - before)
-        return taken
 
     @property
     def _stopped(self) -> bool:
@@ -838,6 +905,13 @@ class Deliveries:
         partition.paused = claim.key in self.paused
         self.partitions[claim.key] = partition
         return partition
+
+
+def _quick_count(partition: Partition, room: int) -> int:
+    """How many of a partition one taker may have ahead: a small part of many, and only of those of which nothing is known."""
+    if partition.subscription.rate is not None or partition.crashes or partition.facts:
+        return min(room, 1)
+    return min(room, max(len(partition.ready) // _SHARE, 1))
 
 
 def _failed_before(taken: Sequence[Message]) -> bool:

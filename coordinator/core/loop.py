@@ -8,6 +8,7 @@ one exchange serves all claims and one heap holds all deadlines.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from coordinator.core.ahead import STALL_S
 from coordinator.core.deliveries import NOT_WAITING, Deliveries, Limits, Verdict
 from coordinator.core.partition import FAILURES, Entry, Partition
 from coordinator.core.ranges import Range, contains, merge, subtract
@@ -129,6 +130,9 @@ class Engine(Deliveries):
         self._waiting_until_s = NOT_WAITING
         self._unaware = False
         self.take_in()
+        for ahead in self.aheads:
+            if ahead.messages and (self.lonely is not None or now_s >= ahead.filled_s + STALL_S):
+                self._reclaim(ahead)
         self.taken_back.extend(self._take_back(now_s, self._jitter))
         if self._start_later_s <= now_s:
             self._start_later_s = float("inf")
@@ -171,6 +175,9 @@ class Engine(Deliveries):
                 until_s = min(until_s, partition.refused_until_s)
             if not (stopped or partition.revoking or partition.paused):
                 until_s = min(until_s, partition.due_at_s)
+        for ahead in self.aheads:
+            if ahead.messages:
+                until_s = min(until_s, ahead.filled_s + STALL_S)
         deadline_s = self.heap.next_deadline_s()
         return until_s if deadline_s is None else min(until_s, deadline_s)
 

@@ -58,6 +58,10 @@ class Window:
         self._since_s = now_s
         self._fold()
 
+    def on_not_started(self, count: int) -> None:
+        """Messages that were handed over ahead came back."""
+        self._started -= count
+
     @property
     def started_count(self) -> int:
         """All messages that were handed over."""

@@ -1,5 +1,6 @@
 """What may overtake what when messages fail, and how many run at once: ordering key, partition and none."""
 
+import asyncio
 import collections
 import itertools
 import threading
@@ -155,6 +156,30 @@ def test_concurrency__idle_workers__take_whatever_there_is(shell, dsn, ordering,
     with shell:
         wait_settled(dsn)
     assert max(most) == wanted
+
+
+def test_stuck__after_quick_ones__keeps_no_other_message(make_shell, dsn):
+    """A quick worker is handed some ahead; what it has not begun when it gets stuck, another one does."""
+    shell = make_shell(visibility_timeout_s=30.0)
+    seen, free = [], threading.Event()
+
+    def handle(message):
+        seen.append(message.value)
+        if message.value == 1500:
+            free.wait(30)
+
+    async def handle_in_loop(message):
+        seen.append(message.value)
+        if message.value == 1500:
+            await asyncio.to_thread(free.wait, 30)
+
+    shell.app.publish_many(TOPIC, [Outgoing(value, partition=0) for value in range(3000)])
+    shell.subscribe(handle if shell.kind == "threads" else handle_in_loop, ordering="none", concurrency=2)
+    with shell:
+        wait_until(lambda: len(seen) == 3000, 10)
+        free.set()
+        wait_settled(dsn)
+    assert sorted(seen) == list(range(3000))
 
 
 def test_fairness__one_hot_partition__starves_nobody(shell, dsn):

@@ -4,14 +4,15 @@ COORDINATOR_TEST_SCHEDULES says how many seeds, COORDINATOR_TEST_SEED which is t
 """
 
 import os
+from dataclasses import replace
 from random import Random
 
 import pytest
 from support.fake_database import FakeDatabase
 from support.shrinking import shrink
-from support.simulation import Faults, Scenario, Simulation
+from support.simulation import Faults, Process, Scenario, Simulation
 
-from coordinator.core import loop
+from coordinator.core import deliveries, loop
 from coordinator.core.gaps import Gaps
 from coordinator.core.loop import Engine
 from coordinator.core.ordering import Lanes
@@ -69,11 +70,13 @@ def scenario(seed: int, faults: Faults, ordering: str) -> Scenario:
     )
 
 
-def run(faults: Faults, seeds: range, ordering: str = "partition", *, shrinks: bool = True) -> list[Simulation]:
+def run(
+    faults: Faults, seeds: range, ordering: str = "partition", *, shrinks: bool = True, ahead: int = 0
+) -> list[Simulation]:
     """Run seeds; a failure is shrunk to a short history first, which is then told."""
     done = []
     for seed in seeds:
-        simulation = Simulation(scenario(seed, faults, ordering), seed)
+        simulation = Simulation(replace(scenario(seed, faults, ordering), ahead=ahead), seed)
         try:
             simulation.run()
         except AssertionError as error:
@@ -95,6 +98,13 @@ def test_laws_hold__everything_fails_sometimes(ordering):
     # I6: zombies did write, and were refused; that nothing of theirs was applied is checked in ClaimRow.write and by I3.
     assert sum(simulation.database.refused_count for simulation in done) > 0
     assert sum(simulation.laws.redeliveries for simulation in done) > 0
+
+
+@pytest.mark.parametrize("ordering", ["key", "none"])
+def test_laws_hold__workers_are_handed_some_ahead(monkeypatch, ordering):
+    monkeypatch.setattr(deliveries, "_SHARE", 1)
+    done = run(EVERYTHING, range(FIRST_SEED, FIRST_SEED + SCHEDULES // 4), ordering, ahead=4)
+    assert sum(simulation.started_ahead for simulation in done) > 500
 
 
 def rows_before_locks(monkeypatch):
@@ -195,6 +205,25 @@ def outcome_by_number(monkeypatch):
     monkeypatch.setattr(loop, "_is_written", lambda partition, answer, entry, certain: answer.seq > partition.seq)
 
 
+def ahead_outlives_the_lease(monkeypatch):
+    """Mutant: what was handed over ahead is started whenever its taker comes to it, and never taken back."""
+    monkeypatch.setattr(Engine, "_reclaim", lambda self, ahead: None)
+    monkeypatch.setattr(Process, "may_start", True)
+
+
+def ahead_loses_its_place(monkeypatch):
+    """Mutant: what is taken back of what was handed over ahead gives up its key, and comes again beside another one of it."""
+    reclaim = Engine._reclaim
+
+    def and_leave(self, ahead):
+        waiting = list(ahead.messages)
+        reclaim(self, ahead)
+        for message in waiting:
+            message.owner.lanes.leave(message.key)
+
+    monkeypatch.setattr(Engine, "_reclaim", and_leave)
+
+
 LATE = Faults(late=0.3, nack=0.3, slow=0.1, lost_before=0.1, rollback=0.1)
 LOCKING = Faults(lock=0.5, rollback=0.3, long_publisher=0.2, nack=0.1)
 
@@ -220,6 +249,14 @@ def test_laws__a_mutant__are_seen_to_be_broken(monkeypatch, mutant, faults, orde
     mutant(monkeypatch)
     with pytest.raises(AssertionError, match=r"^seed \d+, "):
         run(faults, range(FIRST_SEED, FIRST_SEED + 150), ordering, shrinks=False)
+
+
+@pytest.mark.parametrize("mutant", [ahead_outlives_the_lease, ahead_loses_its_place])
+def test_laws__a_mutant_of_what_is_handed_over_ahead__are_seen_to_be_broken(monkeypatch, mutant):
+    monkeypatch.setattr(deliveries, "_SHARE", 1)
+    mutant(monkeypatch)
+    with pytest.raises(AssertionError, match=r"^seed \d+, "):
+        run(EVERYTHING, range(FIRST_SEED, FIRST_SEED + 150), "key", shrinks=False, ahead=4)
 
 
 @pytest.mark.parametrize(

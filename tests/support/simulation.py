@@ -19,6 +19,7 @@ from support.fake_database import FakeDatabase, LockedError
 from support.laws import Laws
 
 from coordinator.consumer.membership import moves, plan_of
+from coordinator.core.ahead import Ahead
 from coordinator.core.loop import Engine, Exchange, Limits, Resolve, Subscription, Wait
 from coordinator.core.retry import Exponential, RetryPolicy
 from coordinator.errors import AlreadySettledError, MemberDeadError, Reject, StaleEpochError
@@ -102,6 +103,15 @@ class Scenario:
     max_holes: int = 256
     max_parked: int = 10_000
     poison: frozenset[tuple[int, int, int]] = field(default_factory=frozenset)
+    # So many messages each worker takes at once, to start them one by one; 0: it takes `batch`, and starts them together.
+    ahead: int = 0
+
+
+class Greedy(Ahead):
+    """Takes as many as it may, however long they take."""
+
+    def next_count(self, _now_s: float) -> int:
+        return self._most
 
 
 class Process:
@@ -114,6 +124,7 @@ class Process:
         self.number = number
         self.dead = False
         self.stopping = False
+        self.aheads: dict[int, Ahead] = {}
         self.frozen_until_s = 0.0
         self.muted_until_s = 0.0
         self.connected_s = simulation.now_s
@@ -391,13 +402,33 @@ class Process:
     def _feed(self) -> None:
         subscriptions = list(self.engine.subscriptions.values())
         while self.idle_workers:
-            batch = self.engine.take(subscriptions, self.simulation.scenario.batch, self.simulation.now_s)
+            batch = self._next(self.idle_workers[-1], subscriptions)
             if not batch:
                 return
             places = [f"{tuple(m.delivery.owner.key)}@{m.offset}" for m in batch]
             self.tell(f"starts {', '.join(places)} in epoch {batch[0].epoch}, attempt {batch[0].attempt}")
             self.laws.on_start(batch, self.simulation.now_s)
             self._handle(self.idle_workers.pop(), batch)
+
+    def _next(self, worker: int, subscriptions: list[Subscription]) -> list[Message]:
+        """As `take` and `take_one` of the shells."""
+        scenario, now_s = self.simulation.scenario, self.simulation.now_s
+        if not scenario.ahead:
+            return self.engine.take(subscriptions, scenario.batch, now_s)
+        ahead = self.aheads.get(worker)
+        if ahead is None:
+            ahead = self.aheads[worker] = Greedy(scenario.ahead)
+            self.engine.aheads.append(ahead)
+        message = ahead.start() if self.may_start else None
+        if message is not None:
+            self.simulation.started_ahead += 1
+            return [message]
+        return self.engine.take(subscriptions, 1, now_s, ahead)
+
+    @property
+    def may_start(self) -> bool:
+        """Its own clock says that its lease is not over."""
+        return self.simulation.now_s < self.engine.lease_until_s
 
     @property
     def runs(self) -> list[tuple[PartitionKey, int]]:
@@ -553,6 +584,7 @@ class Simulation:
         self.steps = 0
         self.random = Random(seed)
         self.now_s = 0.0
+        self.started_ahead = 0
         self.database = FakeDatabase(scenario.topics, scenario.groups)
         self.laws = Laws(self.database, scenario.ordering)
         self.stale_count = 0
