@@ -32,7 +32,7 @@ class TextFormatter(logging.Formatter):
         if self._times:
             words.insert(0, time_of(record))
         # libpq's messages have several lines, indented.
-        text = " ".join(" ".join(words).split())
+        text = _printable(" ".join(" ".join(words).split()))
         if record.exc_info and self._tracebacks:
             text += "\n" + stack_of(record.exc_info[2], record.exc_info[1])
         return text
@@ -118,6 +118,13 @@ def show(log_format: Format, level: str, stream: TextIO | None = None) -> None:
     logger.setLevel(level.upper())
     logger.handlers = [handler]
     logger.propagate = False
+
+
+def _printable(text: str) -> str:
+    """Escape what a terminal would obey, such as ESC: names and texts in a line may be anybody's."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def _raised_at(trace: TracebackType | None) -> str | None:

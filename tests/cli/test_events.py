@@ -20,6 +20,15 @@ def test_format__fields_with_line_breaks__are_one_line() -> None:
     assert text == "warning: connection.lost error=refused is it running? failures=2"
 
 
+def test_format__fields_with_control_characters__are_escaped_and_on_one_line() -> None:
+    """A name of somebody's must neither colour an operator's terminal nor look like a line of ours."""
+    text = TextFormatter(tracebacks=False).format(
+        record(error="a\x1b[31mred\x07\r\nerror: forged \u202eb \x9bc \u00e9")
+    )
+    assert text.isprintable()
+    assert "error=a\\x1b[31mred\\x07 error: forged \\u202eb \\x9bc \u00e9" in text
+
+
 @pytest.mark.parametrize("tracebacks", [False, True])
 def test_format__stack__is_shown_only_when_asked_for(tracebacks: bool) -> None:
     made = record("loop.failed")
