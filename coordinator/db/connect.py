@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import sql
+from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed, PoolTimeout
 
 from coordinator.db.drive import adrive, aexecute, drive, execute
@@ -21,7 +22,8 @@ from coordinator.db.schema import protocol_checked
 from coordinator.db.translate import translated
 from coordinator.db.uninterrupted import uninterrupted
 from coordinator.errors import ClosedError, ConfigError, PoolExhaustedError, UnavailableError
-from coordinator.protocol.statement import Statement
+from coordinator.protocol import deliveries
+from coordinator.protocol.statement import BEGIN_NAME, Statement
 
 T = TypeVar("T")
 
@@ -204,9 +206,12 @@ class Pool:
 
     def run(self, statement: Statement[T], connection: psycopg.Connection[Any]) -> T:
         """Run a statement that a caller waits for on a connection of `connection`, in a transaction of its own."""
-        if self.keeps_session:
-            return execute(statement, connection, self._schema)
-        return run_for_caller(statement, connection, self._schema)
+        if not self.keeps_session and _stands_alone(statement, connection):
+            return run_for_caller(statement, connection, self._schema)
+        result = execute(statement, connection, self._schema)
+        if not self.keeps_session and statement.name == BEGIN_NAME:
+            execute(_CALLERS_LIMITS, connection, self._schema)
+        return result
 
     @contextlib.contextmanager
     def lent(self) -> Iterator[psycopg.Connection[Any]]:
@@ -339,9 +344,12 @@ class AsyncPool:
 
     async def run(self, statement: Statement[T], connection: psycopg.AsyncConnection[Any]) -> T:
         """`Pool.run`."""
-        if self.keeps_session:
-            return await aexecute(statement, connection, self._schema)
-        return await arun_for_caller(statement, connection, self._schema)
+        if not self.keeps_session and _stands_alone(statement, connection):
+            return await arun_for_caller(statement, connection, self._schema)
+        result = await aexecute(statement, connection, self._schema)
+        if not self.keeps_session and statement.name == BEGIN_NAME:
+            await aexecute(_CALLERS_LIMITS, connection, self._schema)
+        return result
 
     @contextlib.asynccontextmanager
     async def lent(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
@@ -385,6 +393,14 @@ class AsyncPool:
         if self._pool is not None:
             pool, self._pool = self._pool, None
             await uninterrupted(pool.close())
+
+
+_CALLERS_LIMITS: Statement[None] = Statement("limit_session", deliveries.CALLERS_LIMITS, (), lambda _rows: None)
+
+
+def _stands_alone(statement: Statement[Any], connection: psycopg.BaseConnection[Any]) -> bool:
+    """It is no part of a transaction that its flow begins."""
+    return statement.name != BEGIN_NAME and connection.info.transaction_status == TransactionStatus.IDLE
 
 
 def _noting(refusals: list[str]) -> type[psycopg.Connection[Any]]:

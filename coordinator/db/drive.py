@@ -81,7 +81,7 @@ def execute(statement: Statement[T], connection: psycopg.Connection[Any], schema
         cursor.execute(render(statement.text, schema), statement.parameters, binary=True)
         rows = cursor.fetchall() if cursor.description else []
     except UnicodeEncodeError as error:
-        raise _no_utf8(error) from error
+        raise no_utf8(error) from error
     except psycopg.Error as error:
         ours = translate(error, connection)
         if ours is None:
@@ -97,7 +97,7 @@ async def aexecute(statement: Statement[T], connection: psycopg.AsyncConnection[
         await cursor.execute(render(statement.text, schema), statement.parameters, binary=True)
         rows = await cursor.fetchall() if cursor.description else []
     except UnicodeEncodeError as error:
-        raise _no_utf8(error) from error
+        raise no_utf8(error) from error
     except psycopg.Error as error:
         ours = translate(error, connection)
         if ours is None:
@@ -106,5 +106,6 @@ async def aexecute(statement: Statement[T], connection: psycopg.AsyncConnection[
     return statement.parse(rows)
 
 
-def _no_utf8(error: UnicodeEncodeError) -> InvalidInputError:
+def no_utf8(error: UnicodeEncodeError) -> InvalidInputError:
+    """Return our error for a text that can't be sent."""
     return InvalidInputError(f"the text {error.object!r} holds a lone surrogate, which has no UTF-8 form")

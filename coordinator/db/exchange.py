@@ -15,7 +15,7 @@ from psycopg.adapt import AdaptersMap
 from psycopg.rows import tuple_row
 from psycopg.types.string import ByteaBinaryLoader
 
-from coordinator.db.drive import AsyncPlainCursor, PlainCursor
+from coordinator.db.drive import AsyncPlainCursor, PlainCursor, no_utf8
 from coordinator.db.translate import translate
 from coordinator.errors import CoordinatorError, UnavailableError
 from coordinator.model import Due, Settled
@@ -165,6 +165,9 @@ def _send(connection: psycopg.Connection[Any], schema: str, steps: Sequence[Step
                 cursor.execute(render(step.text, schema), step.parameters, binary=step.binary)
                 cursors[step.name] = cursor
         return {name: cursor.fetchall() for name, cursor in cursors.items() if name}
+    except UnicodeEncodeError as error:
+        connection.rollback()
+        raise no_utf8(error) from error
     except psycopg.Error as error:
         ours = after(error, connection)
         if ours is None:
@@ -182,6 +185,9 @@ async def _asend(connection: psycopg.AsyncConnection[Any], schema: str, steps: S
                 await cursor.execute(render(step.text, schema), step.parameters, binary=step.binary)
                 cursors[step.name] = cursor
         return {name: await cursor.fetchall() for name, cursor in cursors.items() if name}
+    except UnicodeEncodeError as error:
+        await connection.rollback()
+        raise no_utf8(error) from error
     except psycopg.Error as error:
         ours = await aafter(error, connection)
         if ours is None:

@@ -6,6 +6,9 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
+# The name of the statement by which a flow begins a transaction: what follows runs in it, until the flow ends it.
+BEGIN_NAME = "begin"
+
 Row: TypeAlias = tuple[Any, ...]
 
 

@@ -38,6 +38,27 @@ def quiet(seen, looks_s=0.6):
     return len(seen.values) == before
 
 
+# ---- behind a pooler
+
+
+def test_operations__behind_a_pooler__run_in_transactions_of_their_own(make_shell, dsn):
+    """A flow that begins a transaction has its statements run in that, with the limits of each."""
+    shell = make_shell(pooler="transaction")
+    shell.subscribe(Seen())
+    publish(shell, 0, 5)
+    with shell:
+        wait_settled(dsn)
+    operator = make_shell("operator", pooler="transaction")
+    assert all(place.changed for place in operator.app.pause(GROUP, reason="stop"))
+    assert all(place.changed for place in operator.app.resume(GROUP))
+    with pytest.raises(NotFoundError):
+        operator.app.pause("nobody")
+    with pytest.raises(InvalidInputError, match="surrogate"):
+        operator.app.pause("\udcff")
+    assert all(place.changed for place in operator.app.pause(GROUP))
+    assert operator.app.delete_group(GROUP).partitions == 2
+
+
 # ---- pause
 
 
