@@ -111,7 +111,15 @@ def publish_call(
 
 
 def outgoing(items: Iterable[Outgoing | object]) -> list[Outgoing]:
-    """Wrap bare values."""
+    """Wrap bare values.
+
+    Raises:
+        InvalidInputError: What is meant as one message, and would be taken for one of each of its letters, bytes or keys.
+    """
+    if isinstance(items, str | bytes | bytearray | memoryview | Mapping):
+        raise InvalidInputError(
+            f"messages: found one {type(items).__name__}, wanted a list of messages; publish() takes a single one"
+        )
     return [item if isinstance(item, Outgoing) else Outgoing(item) for item in items]
 
 

@@ -12,6 +12,8 @@ from coordinator.cli.main import cli as main
 from coordinator.db import schema
 from coordinator.embedded.binaries import find_binaries
 from coordinator.errors import ConfigError
+from coordinator.testing.databases import Databases
+from coordinator.testing.server import start_server
 
 
 @pytest.fixture
@@ -77,6 +79,23 @@ def test_dump__restored_elsewhere__consumers_go_on_at_their_offsets(app, dsn, em
     new, got = read_on(empty_dsn)
     assert new == 4
     assert len(got) == len(set(got)) == 5
+
+
+def test_dump__restored_on_another_server__consumers_go_on_and_doctor_is_green(app, direct_dsn):
+    with psycopg.connect(direct_dsn) as connection:
+        major, folder = connection.info.server_version // 10000, connection.execute("show data_directory").fetchone()
+    before = settled(direct_dsn)
+    with start_server(major=major) as other, Databases(other.dsn) as databases:
+        target = databases.create_empty()
+        with psycopg.connect(target) as connection:
+            assert connection.execute("show data_directory").fetchone() != folder
+        restored(direct_dsn, target)
+        assert settled(target) == before
+        new, got = read_on(target)
+        assert new == 4
+        assert len(got) == len(set(got)) == 5
+        found = CliRunner().invoke(main, ["doctor", "--dsn", target])
+        assert found.exit_code == 0, found.output
 
 
 def test_dump__without_sequences__is_found_and_mended(app, dsn, empty_dsn):

@@ -4,7 +4,7 @@ import pytest
 
 from coordinator import Outgoing
 from coordinator.errors import InvalidInputError
-from coordinator.producer.encode import JSON, publish_call
+from coordinator.producer.encode import JSON, outgoing, publish_call
 from coordinator.protocol.check import int4, int8
 
 
@@ -35,3 +35,9 @@ def test_publish__partition_that_is_no_int__is_refused(partition):
         publish_call(
             "t", [Outgoing(1, partition=partition)], wake=True, codec=JSON, limit_bytes=None, on_duplicate="return"
         )
+
+
+@pytest.mark.parametrize("one", ["abc", b"abc", bytearray(b"abc"), {"a": 1}])
+def test_batch__that_is_one_message__is_refused(one):
+    with pytest.raises(InvalidInputError, match=f"found one {type(one).__name__}, wanted a list of messages"):
+        outgoing(one)
