@@ -7,6 +7,7 @@ import json
 import logging
 
 import pytest
+from support.proxy import backend_count
 from support.shell import GROUP, TOPIC, query, terminate, wait_until
 
 from coordinator import Reject, Retry
@@ -59,6 +60,9 @@ def test_lines__of_failures_of_every_kind__hold_no_payload_key_or_text_of_users(
     wait_until(lambda: sum("delivery.nacked" in line for line in lines()) >= 4, 30, "failures")
     terminate(dsn, "coordinator ")
     wait_until(lambda: any("connection.lost" in line for line in lines()), 30, "an outage")
+    # Who has no connection when it stops can't leave.
+    wait_until(lambda: any("connection.restored" in line for line in lines()), 30, "its end")
+    wait_until(lambda: backend_count(dsn, "coordinator control"), 30, "the control loop")
     shell.stop()
     text = "\n".join(lines())
     assert "delivery.dead_lettered" in text
