@@ -1,16 +1,21 @@
 """`coordinator bench`: its arithmetic, and a small run on a server."""
 
 import json
+import os
+from dataclasses import replace
+from functools import partial
 
 import psycopg
 import pytest
 from click.testing import CliRunner
 
+from coordinator.cli.bench import crowd, fanout
 from coordinator.cli.bench.command import bench
 from coordinator.cli.bench.fleet import Fleet, Receipts
 from coordinator.cli.bench.ours import Ours
 from coordinator.cli.bench.stats import Timing, case_of, losses, percentile, ratio_of
 from coordinator.cli.bench.workload import Workload, number_of
+from coordinator.errors import UnavailableError
 
 
 @pytest.mark.parametrize(("percent", "value"), [(50, 5), (99, 10), (100, 10), (0, 1), (10, 1), (11, 2)])
@@ -123,6 +128,59 @@ def test_scaling__a_message_missing__exits_1_and_says_so_in_the_table(empty_dsn,
     assert result.exit_code == 1, result.output
     head, row = result.stdout.splitlines()
     assert dict(zip(head.split(), row.split(), strict=True))["LOST"] == "1"
+
+
+def test_fanout__small_run__compares_each_combination_loses_nothing_and_cleans_up(empty_dsn):
+    options = ["--groups", "2", "--members", "1,2", "--messages", "2000", "--partitions", "2", "--repeat", "1"]
+    result = CliRunner().invoke(bench, ["fanout", "--dsn", empty_dsn, "--json", *options])
+    assert result.exit_code == 0, result.output
+    alone, shared = json.loads(result.stdout)["points"]
+    assert [(point["groups"], point["members"], point["lost"]) for point in (alone, shared)] == [(2, 1, 0), (2, 2, 0)]
+    assert alone["ours"]["rate"]["median"] > 0
+    # The payload and its key are in there, once for both groups.
+    assert 200 < alone["ours"]["wal_bytes"]["median"] < 2000
+    assert alone["wal_ratio"]["median"] == pytest.approx(
+        alone["ours"]["wal_bytes"]["median"] / alone["bare"]["wal_bytes"]["median"]
+    )
+    assert shared["bare"] is shared["rate_ratio"] is None
+    assert schemas(empty_dsn) == set()
+
+
+def test_fanout__a_message_missing__exits_1_and_says_so_in_the_table(empty_dsn, monkeypatch):
+    run = crowd.run
+
+    def forgetful(jobs, meter):
+        work = run(jobs, meter)
+        return replace(work, results=[numbers[1:] for numbers in work.results])
+
+    monkeypatch.setattr(crowd, "run", forgetful)
+    monkeypatch.setattr(fanout, "_bare", lambda *_: fanout._Sample(1.0, 1.0, 1.0))
+    options = ["--groups", "1", "--messages", "2000", "--partitions", "2", "--repeat", "1"]
+    result = CliRunner().invoke(bench, ["fanout", "--dsn", empty_dsn, *options])
+    assert result.exit_code == 1, result.output
+    assert result.stdout.splitlines()[1].split()[-2:] == ["1", "0"]
+
+
+def test_fanout__a_process_that_dies__ends_the_bench_with_an_error(empty_dsn, monkeypatch):
+    monkeypatch.setattr(crowd, "run", partial(_with_a_dead_one, crowd.run))
+    options = ["--groups", "1", "--messages", "2000", "--partitions", "2", "--repeat", "1"]
+    result = CliRunner().invoke(bench, ["fanout", "--dsn", empty_dsn, *options])
+    assert isinstance(result.exception, UnavailableError), result.output
+    assert schemas(empty_dsn) == set()
+
+
+def _with_a_dead_one(run, jobs, meter):
+    return run([*jobs, (_die, ())], meter)
+
+
+def _die(_lap):
+    os._exit(1)
+
+
+def test_fanout__more_members_than_partitions__is_a_usage_error():
+    result = CliRunner().invoke(bench, ["fanout", "--members", "3", "--partitions", "2"])
+    assert result.exit_code == 2
+    assert "3 members cannot share 2 partitions" in result.stderr
 
 
 @pytest.mark.parametrize("option", ["--consumers=0", "--consumers=two", "--prefetch=none", "--messages=,"])

@@ -62,7 +62,7 @@ LOCAL = {
     ("demo",),
 }
 # Have tests of their own for this: they run programs, ports and measurements.
-APART = {("run",), ("serve",), ("bench", "scaling"), ("demo",), ("maintain",)}
+APART = {("run",), ("serve",), ("bench", "scaling"), ("bench", "fanout"), ("demo",), ("maintain",)}
 # What cannot be made up.
 GIVEN = {
     ("groups", "seek"): ("missing", "--to-earliest"),

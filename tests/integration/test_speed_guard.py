@@ -7,7 +7,6 @@ speed pass. A wait that uses no processor is not seen here: test_publish_measure
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 
 from coordinator import Coordinator
 from coordinator.cli.bench.bare import BATCH, Bare
+from coordinator.cli.bench.meter import Meter
 from coordinator.cli.bench.ours import Ours
 from coordinator.cli.bench.workload import Workload
 
@@ -33,35 +33,17 @@ LOOKS = 4
 MOST_PUBLISH, MOST_CONSUME = 2.2, 5.2
 
 
-def _stat(pid):
-    fields = Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
-    # ppid; utime and stime; those of children that have ended.
-    return int(fields[1]), sum(map(int, fields[11:13])), sum(map(int, fields[13:15]))
-
-
 class Processor:
     """The processor time of this process and of all of the server's."""
 
     def __init__(self, connection):
-        try:
-            self._postmaster = _stat(connection.info.backend_pid)[0]
-        except OSError:
-            pytest.skip("the server's processes are not to be seen from here")
+        self._meter = Meter(connection)
 
     def used_s(self):
-        ticks = 0
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            try:
-                parent, own, ended = _stat(entry.name)
-            except OSError:
-                continue
-            if parent == self._postmaster:
-                ticks += own
-            elif int(entry.name) == self._postmaster:
-                ticks += own + ended
-        return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
+        server_s = self._meter.read().cpu_s
+        if server_s is None:
+            pytest.skip("the server's processes are not to be seen from here")
+        return time.process_time() + server_s
 
     def of(self, work):
         """The seconds that a piece of work uses."""

@@ -50,7 +50,13 @@ select m.id, m."partition", m.published_at, m.message_id, m.key, m.headers, m.co
 from coordinator_bench_bare.messages m where m.id > %s order by m.id limit 1000
 """
 
-_ADVANCE: LiteralString = "update coordinator_bench_bare.cursors set position = %s where name = 'bench'"
+_ADVANCE: LiteralString = "update coordinator_bench_bare.cursors set position = %s where name = %s"
+
+_ADD_CURSOR: LiteralString = """
+insert into coordinator_bench_bare.cursors (name, position) values (%s, 0) on conflict (name) do update set position = 0
+"""
+
+_CURSOR = "bench"
 
 
 class _Cursor(psycopg.Cursor[Any]):
@@ -90,8 +96,12 @@ class Bare:
             calls_s.append(time.perf_counter() - called_s)
         return Timing(workload.count, time.perf_counter() - started_s, calls_s)
 
-    def consume(self) -> tuple[Timing, list[int]]:
-        """Read to the end by pages, moving the cursor row after each; the clock starts with the first page in hand."""
+    def add_cursor(self, name: str) -> None:
+        """Have a cursor of that name stand at the beginning."""
+        self._connection.execute(_ADD_CURSOR, (name,))
+
+    def consume(self, name: str = _CURSOR) -> tuple[Timing, list[int]]:
+        """Read to the end by pages, moving the cursor's row after each; the clock starts with the first page in hand."""
         payloads: list[bytes] = []
         started_s, first_count, position = 0.0, 0, 0
         while rows := _Cursor(self._connection).execute(_READ, (position,), binary=True).fetchall():
@@ -101,7 +111,7 @@ class Bare:
             for row in rows:
                 payloads.append(row[7])  # noqa: PERF401
             position = rows[-1][0]
-            self._connection.execute(_ADVANCE, (position,))
+            self._connection.execute(_ADVANCE, (position, name))
         timing = Timing(len(payloads) - first_count, time.perf_counter() - started_s)
         return timing, [number_of(payload) for payload in payloads]
 

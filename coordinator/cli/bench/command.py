@@ -6,10 +6,11 @@ from typing import Any
 import click
 
 from coordinator.cli import exits, output
+from coordinator.cli.bench import fanout as fanout_side
 from coordinator.cli.bench.run import WANTED_SUBSCRIBE_RATIO, Options, Report, run
 from coordinator.cli.bench.scaling import Plan, Point
 from coordinator.cli.bench.scaling import run as run_scaling
-from coordinator.cli.bench.stats import Case
+from coordinator.cli.bench.stats import Case, Spread
 from coordinator.cli.commands import Group, pass_options
 from coordinator.cli.commands import Options as GlobalOptions
 from coordinator.cli.database import database
@@ -151,6 +152,114 @@ def scaling(
     ctx.exit(exits.OK if ok else exits.FINDING)
 
 
+@bench.command(
+    examples=(
+        "coordinator bench fanout --embedded",
+        "coordinator bench fanout --groups 1 --members 1,2 --messages 400000",
+        "coordinator bench fanout --groups 1,8 --json",
+    ),
+)
+@click.option("--groups", default="1,4", show_default=True, callback=_numbers, help="Groups that each read everything.")
+@click.option("--members", default="1", show_default=True, callback=_numbers, help="Processes of each group.")
+@click.option(
+    "--messages", type=click.IntRange(min=2000), default=100_000, show_default=True, help="Messages in each repeat."
+)
+@click.option(
+    "--payload-bytes", type=click.IntRange(12, 1_000_000), default=200, show_default=True, help="Size of each message."
+)
+@click.option(
+    "--partitions", type=click.IntRange(1, 256), default=8, show_default=True, help="Partitions of the topics."
+)
+@click.option(
+    "--repeat", type=click.IntRange(min=1), default=3, show_default=True, help="How often everything is measured."
+)
+@click.option("--keep", is_flag=True, help="Leave the schemas coordinator_bench and coordinator_bench_bare behind.")
+@pass_options
+@click.pass_context
+def fanout(
+    ctx: click.Context,
+    options: GlobalOptions,
+    groups: list[int],
+    members: list[int],
+    messages: int,
+    payload_bytes: int,
+    partitions: int,
+    repeat: int,
+    keep: bool,
+) -> None:
+    """Measure groups that each read everything, beside as many cursors over a bare table.
+
+    A backlog is published, 1,000 a call, then read by every group at the same time, each member a process that acks every
+    message. CPU and WAL are for each published message, publishing and reading by all groups together; CPU is that of clients and
+    server. Exit code 1 if a message was lost.
+
+    Uses the schemas coordinator_bench and coordinator_bench_bare, which are dropped before and after.
+    """
+    show_events(verbose=options.verbose)
+    if max(members) > partitions:
+        raise click.UsageError(f"{max(members)} members cannot share {partitions} partitions: wanted one each at least")
+    with database(options) as dsn:
+        plan = fanout_side.Plan(dsn, groups, members, messages, payload_bytes, partitions, repeat, keep)
+        points = fanout_side.run(plan, output.note)
+    ok = not any(point.lost for point in points)
+    if options.as_json:
+        output.json_object(
+            {
+                "ok": ok,
+                "messages": messages,
+                "payload_bytes": payload_bytes,
+                "partitions": partitions,
+                "repeat": repeat,
+                "points": [asdict(point) for point in points],
+            }
+        )
+    else:
+        output.table(
+            (
+                "GROUPS",
+                "MEMBERS",
+                "DELIVERIES/S",
+                "BARE",
+                "OURS/BARE",
+                "CPU-US",
+                "BARE",
+                "OURS/BARE",
+                "WAL-BYTES",
+                "BARE",
+                "OURS/BARE",
+                "LOST",
+                "AGAIN",
+            ),
+            [_fanout_row(point) for point in points],
+        )
+    ctx.exit(exits.OK if ok else exits.FINDING)
+
+
+def _fanout_row(point: fanout_side.Point) -> tuple[object, ...]:
+    ours, bare = point.ours, point.bare
+    return (
+        point.groups,
+        point.members,
+        _spread(ours.rate, ",.0f"),
+        _spread(bare.rate if bare else None, ",.0f"),
+        _spread(point.rate_ratio, ".2f"),
+        _spread(ours.cpu_us, ".1f"),
+        _spread(bare.cpu_us if bare else None, ".1f"),
+        _spread(point.cpu_ratio, ".2f"),
+        _spread(ours.wal_bytes, ".0f"),
+        _spread(bare.wal_bytes if bare else None, ".0f"),
+        _spread(point.wal_ratio, ".2f"),
+        point.lost,
+        point.duplicates,
+    )
+
+
+def _spread(spread: Spread | None, form: str) -> str | None:
+    if spread is None:
+        return None
+    return f"{spread.median:{form}} ({spread.low:{form}} to {spread.high:{form}})"
+
+
 def _scaling_row(point: Point) -> tuple[object, ...]:
     return (
         point.messages,
@@ -216,9 +325,9 @@ def _row(case: Case) -> tuple[object, ...]:
     aim = None if case.wanted_ratio is None else f">= {case.wanted_ratio:g}" + (" MISSED" if case.is_below else "")
     return (
         case.name,
-        f"{case.ours.median:,.0f} ({case.ours.low:,.0f} to {case.ours.high:,.0f})",
-        f"{case.bare.median:,.0f} ({case.bare.low:,.0f} to {case.bare.high:,.0f})",
-        f"{case.ratio.median:.2f} ({case.ratio.low:.2f} to {case.ratio.high:.2f})",
+        _spread(case.ours, ",.0f"),
+        _spread(case.bare, ",.0f"),
+        _spread(case.ratio, ".2f"),
         aim,
         None if case.ours_p50_ms is None else f"{case.ours_p50_ms:.2f}",
         None if case.ours_p99_ms is None else f"{case.ours_p99_ms:.2f}",
