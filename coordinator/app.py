@@ -2,7 +2,6 @@
 
 import asyncio
 import difflib
-import logging
 import signal
 import socket
 import threading
@@ -50,6 +49,7 @@ from coordinator.model import (
 )
 from coordinator.observe import events
 from coordinator.observe.health import Finding, Limits, examine
+from coordinator.observe.logs import logger
 from coordinator.observe.meter import Reading
 from coordinator.operations import AsyncOperations, Operations
 from coordinator.producer.aio import AsyncProducer
@@ -65,7 +65,7 @@ from coordinator.settings import EMBEDDED, Settings, find_static_id
 if TYPE_CHECKING:
     from coordinator.serving.http import Route
 
-log = logging.getLogger("coordinator")
+log = logger()
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Handler)

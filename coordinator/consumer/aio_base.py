@@ -1,7 +1,6 @@
 """What both loops of the shell in asyncio stand on; the twin of `base`."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -20,11 +19,12 @@ from coordinator.db.drive import afollow
 from coordinator.db.watchdog import AsyncWatchdog
 from coordinator.errors import LoopFailedError, MemberReplacedError
 from coordinator.observe import events
+from coordinator.observe.logs import logger
 from coordinator.protocol import admin
 from coordinator.protocol.statement import Flow, Statement
 from coordinator.settings import Settings
 
-log = logging.getLogger("coordinator")
+log = logger()
 
 T = TypeVar("T")
 

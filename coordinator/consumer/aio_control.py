@@ -1,7 +1,6 @@
 """The control loop in asyncio; the twin of `control`."""
 
 import asyncio
-import logging
 import random
 import time
 from functools import partial
@@ -37,7 +36,7 @@ from coordinator.db.translate import translated
 from coordinator.db.upkeep import Upkeep
 from coordinator.errors import MemberDeadError, MemberReplacedError, UnavailableError
 from coordinator.observe import events
-from coordinator.observe.logs import said
+from coordinator.observe.logs import logger, said
 from coordinator.protocol import admin, groups
 from coordinator.protocol.maintenance import maintain_publishing
 from coordinator.protocol.placeholder import render
@@ -46,7 +45,7 @@ from coordinator.settings import Settings
 if TYPE_CHECKING:
     from coordinator.model import Claim, Settler
 
-log = logging.getLogger("coordinator")
+log = logger()
 
 
 class AsyncControlLoop(AsyncWorkLoop):

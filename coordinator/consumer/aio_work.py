@@ -1,7 +1,6 @@
 """The work loop in asyncio; the twin of `work`."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable
 from typing import Any
@@ -18,12 +17,12 @@ from coordinator.core.loop import Exchange, Resolve, Wait
 from coordinator.db import exchange as wire
 from coordinator.errors import UnavailableError
 from coordinator.observe import events
-from coordinator.observe.logs import said
+from coordinator.observe.logs import logger, said
 from coordinator.protocol import admin
 from coordinator.protocol.placeholder import render
 from coordinator.settings import Settings
 
-log = logging.getLogger("coordinator")
+log = logger()
 
 # How late the loop may be before that is told; at most half a visibility timeout.
 _BLOCKED_S = 1.0

@@ -1,7 +1,6 @@
 """What both loops of the shell in threads stand on: the engine and its lock, connections, histories, and how a loop ends."""
 
 import contextlib
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from coordinator.db.drive import follow
 from coordinator.db.watchdog import Watchdog
 from coordinator.errors import LoopFailedError, MemberReplacedError
 from coordinator.observe import events
+from coordinator.observe.logs import logger
 from coordinator.protocol import admin
 from coordinator.protocol.statement import Flow, Statement
 from coordinator.settings import Settings
@@ -27,7 +27,7 @@ from coordinator.settings import Settings
 if TYPE_CHECKING:
     import socket
 
-log = logging.getLogger("coordinator")
+log = logger()
 
 T = TypeVar("T")
 

@@ -1,7 +1,6 @@
 """The explicit consumer and the workers of subscriptions, both on a Runtime."""
 
 import contextlib
-import logging
 import os
 import threading
 import time
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     import psycopg
-
-log = logging.getLogger("coordinator")
 
 
 class Settling:

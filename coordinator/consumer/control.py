@@ -1,6 +1,5 @@
 """The control loop in threads: heartbeats, membership, upkeep and wake-ups, so that a slow exchange delays none of them."""
 
-import logging
 import random
 import selectors
 import socket
@@ -39,7 +38,7 @@ from coordinator.db.translate import translated
 from coordinator.db.upkeep import Upkeep
 from coordinator.errors import MemberDeadError, MemberReplacedError, UnavailableError
 from coordinator.observe import events
-from coordinator.observe.logs import said
+from coordinator.observe.logs import logger, said
 from coordinator.protocol import admin, groups
 from coordinator.protocol.maintenance import maintain_publishing
 from coordinator.protocol.placeholder import render
@@ -48,7 +47,7 @@ from coordinator.settings import Settings
 if TYPE_CHECKING:
     from coordinator.model import Claim, Settler
 
-log = logging.getLogger("coordinator")
+log = logger()
 
 
 class ControlLoop(WorkLoop):

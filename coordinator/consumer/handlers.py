@@ -2,7 +2,6 @@
 
 import contextlib
 import inspect
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,8 +14,9 @@ from coordinator.core.subscription import Subscription
 from coordinator.errors import ConfigError, FencedError, HandlerError, Reject
 from coordinator.model import BYTES_CONTENT, Message
 from coordinator.observe import events
+from coordinator.observe.logs import logger
 
-log = logging.getLogger("coordinator")
+log = logger()
 
 Decode = Callable[[bytes], Any]
 Handler = Callable[..., object]

@@ -5,15 +5,15 @@ has reset the session. So from time to time a notification of our own goes aroun
 the one that listens. Any other notification proves as much.
 """
 
-import logging
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 from uuid import UUID
 
 from coordinator.errors import UnavailableError
 from coordinator.observe import events
+from coordinator.observe.logs import logger
 
-log = logging.getLogger("coordinator")
+log = logger()
 
 WakeUps: TypeAlias = Literal["listen", "checking", "deaf", "poll"]
 

@@ -1,6 +1,5 @@
 """Joining groups, planning who owns what, and what a plan means for this coordinator; the same for both shells, no I/O."""
 
-import logging
 import os
 import socket
 from collections.abc import Collection, Mapping, Sequence
@@ -16,11 +15,12 @@ from coordinator.core.sessions import Sessions
 from coordinator.errors import DeniedError, NotFoundError, UnavailableError
 from coordinator.model import Blocker, Claim, GroupState, Joined, PartitionKey, Settler, StuckClaim
 from coordinator.observe import events
+from coordinator.observe.logs import logger
 from coordinator.protocol import groups
 from coordinator.protocol.statement import Flow, call
 from coordinator.settings import Settings
 
-log = logging.getLogger("coordinator")
+log = logger()
 
 # Joins one after the other put a plan off by at most so many times the pause that is waited for.
 _LONGEST_DEBOUNCE = 5.0
@@ -122,9 +122,9 @@ def watching(sessions: Sessions[UUID], observed_s: float, now_s: float) -> Flow[
     return bool(dead)
 
 
-def tell_dead(dead: Sequence[UUID]) -> None:
-    for coordinator in dead:
-        log.warning(events.MEMBER_DIED, extra={"member": str(coordinator)})
+def tell_dead(dead: Sequence[groups.Dead]) -> None:
+    for one in dead:
+        log.warning(events.MEMBER_DIED, extra=groups.facts_of(one))
 
 
 class Stuck:

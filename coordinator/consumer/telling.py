@@ -1,6 +1,5 @@
 """What the consumer shells log, with its fields, and the hooks for dead letters; the same for both shells."""
 
-import logging
 from collections.abc import Iterable, Sequence
 from heapq import nsmallest
 
@@ -11,10 +10,10 @@ from coordinator.core.loop import Changes
 from coordinator.core.partition import Partition
 from coordinator.model import Delivery, Message
 from coordinator.observe import events
-from coordinator.observe.logs import said
+from coordinator.observe.logs import logger, said
 from coordinator.settings import Settings
 
-log = logging.getLogger("coordinator")
+log = logger()
 
 
 def tell_changes(changes: Changes, options: Sequence[Options]) -> list[object]:

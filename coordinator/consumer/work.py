@@ -1,6 +1,5 @@
 """The work loop in threads: asks the engine for a command, carries it out on a connection of its own, reports."""
 
-import logging
 import threading
 import time
 from typing import Any
@@ -16,12 +15,12 @@ from coordinator.core.loop import Exchange, Resolve, Wait
 from coordinator.db import exchange as wire
 from coordinator.errors import UnavailableError
 from coordinator.observe import events
-from coordinator.observe.logs import said
+from coordinator.observe.logs import logger, said
 from coordinator.protocol import admin
 from coordinator.protocol.placeholder import render
 from coordinator.settings import Settings
 
-log = logging.getLogger("coordinator")
+log = logger()
 
 
 class WorkLoop(Base):

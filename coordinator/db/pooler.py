@@ -4,14 +4,14 @@ One in transaction mode lends each transaction another session, so whatever outl
 afterwards: LISTEN, session locks, prepared statements, settings.
 """
 
-import logging
 from dataclasses import replace
 
 from coordinator.observe import events
+from coordinator.observe.logs import logger
 from coordinator.protocol.statement import Flow, Statement, call
 from coordinator.settings import Settings
 
-log = logging.getLogger("coordinator")
+log = logger()
 
 
 def pooler_found(told_pid: int) -> Flow[bool]:

@@ -1,6 +1,5 @@
 """What retention needs to be done now and then: a round of tasks, one statement and transaction at a time."""
 
-import logging
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ import psycopg
 
 from coordinator.errors import CoordinatorError, UnavailableError
 from coordinator.observe import events
-from coordinator.observe.logs import said
+from coordinator.observe.logs import logger, said
 from coordinator.protocol.maintenance import (
     Dropped,
     Retired,
@@ -26,7 +25,7 @@ from coordinator.protocol.maintenance import (
 )
 from coordinator.protocol.statement import Flow, Statement
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 ROUND_EVERY_S = 10.0
 

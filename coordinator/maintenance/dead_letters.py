@@ -1,17 +1,16 @@
 """Keep the dead letters of every group within the bound that it has."""
 
-import logging
 from typing import Any
 
 import psycopg
 
 from coordinator.db.exchange import run_alone
 from coordinator.observe import events
-from coordinator.observe.logs import said
+from coordinator.observe.logs import logger, said
 from coordinator.protocol.dead_letters import trim_dead_letters
 from coordinator.protocol.operations import drop_remains
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 # Counting the dead letters of all groups is not for every round.
 TRIM_EVERY_S = 60.0

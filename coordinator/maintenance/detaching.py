@@ -1,6 +1,5 @@
 """Detach retired segments whose topic is never free of locks; only the owner of the tables can."""
 
-import logging
 import threading
 from collections.abc import Iterable
 from typing import Any
@@ -11,10 +10,10 @@ from coordinator.db.exchange import run_alone
 from coordinator.db.translate import translated
 from coordinator.errors import DeniedError
 from coordinator.observe import events
-from coordinator.observe.logs import said
+from coordinator.observe.logs import logger, said
 from coordinator.protocol.maintenance import Dropped, detach_command
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 # It waits for all that were open when it began; what they are done with by then is the next round's.
 LIMIT_S = 20.0

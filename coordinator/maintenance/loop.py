@@ -1,6 +1,5 @@
 """Rounds of maintenance until told to stop."""
 
-import logging
 import random
 import time
 from collections.abc import Callable
@@ -21,9 +20,9 @@ from coordinator.maintenance.detaching import detach_blocked
 from coordinator.maintenance.members import REAP_EVERY_S, reap_tick
 from coordinator.maintenance.publishing import maintain, tick
 from coordinator.observe import events
-from coordinator.observe.logs import said
+from coordinator.observe.logs import logger, said
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 _LONGEST_PAUSE_S = 5.0
 # A stop may be asked for by a signal's handler, which must not set an Event: so it is looked for.

@@ -1,6 +1,5 @@
 """Declare dead whose lease is over, where no consumer runs that would."""
 
-import logging
 from typing import Any
 
 import psycopg
@@ -8,10 +7,10 @@ import psycopg
 from coordinator.db.exchange import run_alone
 from coordinator.errors import DeniedError
 from coordinator.observe import events
-from coordinator.observe.logs import said
-from coordinator.protocol.groups import reap
+from coordinator.observe.logs import logger, said
+from coordinator.protocol.groups import facts_of, reap
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 # As often as consumers look, by default.
 REAP_EVERY_S = 2.0
@@ -33,5 +32,5 @@ def reap_tick(connection: psycopg.Connection[Any], schema: str, observed_s: floa
     except (psycopg.Error, DeniedError) as error:
         log.warning(events.MAINTENANCE_FAILED, extra={"task": "reap", "error": said(error)})
         return
-    for coordinator in dead:
-        log.warning(events.MEMBER_DIED, extra={"member": str(coordinator)})
+    for one in dead:
+        log.warning(events.MEMBER_DIED, extra=facts_of(one))

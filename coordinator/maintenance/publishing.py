@@ -1,16 +1,15 @@
 """One round of what publishing needs: move scheduled messages that are due, delete dedup keys whose window is over."""
 
-import logging
 from typing import Any
 
 import psycopg
 
 from coordinator.db.exchange import run_alone
 from coordinator.observe import events
-from coordinator.observe.logs import said
+from coordinator.observe.logs import logger, said
 from coordinator.protocol.maintenance import Maintained, maintain_publishing
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 # The most that one round moves or deletes: it stays well below the limit of our statements.
 ROUND_LIMIT = 1000

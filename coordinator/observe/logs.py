@@ -4,18 +4,50 @@ import json
 import logging
 import sys
 import traceback
+from collections.abc import Mapping, MutableMapping
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Literal, TextIO
+
+from coordinator.observe.events import MEANINGS
 
 Format = Literal["text", "json"]
 FORMATS: tuple[Format, ...] = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
 
 # What every record has; all else are fields of the event.
-_PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "event"}
 _MAX_FIELD_CHARS = 500
 _MAX_FRAMES = 20
+
+
+class Told(str):
+    """An event's name which, as the message of a record, also says what it means and its fields.
+
+    An application that has set up no logging, or a format with nothing but `%(message)s`, shows only the message.
+    """
+
+    __slots__ = ("fields",)
+    fields: Mapping[str, object]
+
+    def __str__(self) -> str:
+        name = str.__str__(self)
+        meaning, words = MEANINGS.get(name), _words(self.fields)
+        text = name + (f": {meaning}" if meaning else "") + (f" ({words})" if words else "")
+        return _printable(" ".join(text.split()))
+
+
+class EventLogger(logging.LoggerAdapter[logging.Logger]):
+    """A logger for events: `log.warning(events.X, extra={...})`; the record's `event` is the name."""
+
+    def process(self, msg: str, kwargs: MutableMapping[str, Any]) -> tuple[str, MutableMapping[str, Any]]:
+        told = Told(msg)
+        told.fields = kwargs.get("extra") or {}
+        return told, {**kwargs, "extra": {**told.fields, "event": msg}}
+
+
+def logger(name: str = "coordinator") -> EventLogger:
+    return EventLogger(logging.getLogger(name), None)
 
 
 class TextFormatter(logging.Formatter):
@@ -27,8 +59,7 @@ class TextFormatter(logging.Formatter):
         self._times = times
 
     def format(self, record: logging.LogRecord) -> str:
-        words = [f"{record.levelname.lower()}:", record.getMessage()]
-        words += [f"{name}={value}" for name, value in fields_of(record).items()]
+        words = [f"{record.levelname.lower()}:", event_of(record), _words(fields_of(record))]
         if self._times:
             words.insert(0, time_of(record))
         # libpq's messages have several lines, indented.
@@ -45,13 +76,18 @@ class JsonFormatter(logging.Formatter):
         line: dict[str, Any] = {
             "at": time_of(record),
             "level": record.levelname.lower(),
-            "event": record.getMessage(),
+            "event": event_of(record),
             "logger": record.name,
             **fields_of(record),
         }
         if record.exc_info:
             line["stack"] = stack_of(record.exc_info[2], record.exc_info[1])
         return json.dumps(line, default=str)
+
+
+def event_of(record: logging.LogRecord) -> str:
+    """Return the event's name; of a record that is none of ours its message."""
+    return str(getattr(record, "event", None) or record.getMessage())
 
 
 def time_of(record: logging.LogRecord) -> str:
@@ -135,6 +171,10 @@ def _raised_at(trace: TracebackType | None) -> str | None:
 def _cut(value: object) -> object:
     text = value if isinstance(value, str) else None
     return value if text is None or len(text) <= _MAX_FIELD_CHARS else f"{text[:_MAX_FIELD_CHARS]}..."
+
+
+def _words(fields: Mapping[str, object]) -> str:
+    return " ".join(f"{name}={value}" for name, value in fields.items())
 
 
 def _one_line(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from coordinator.core.ranges import from_text
@@ -70,7 +70,29 @@ def lost_sessions() -> Statement[list[tuple[UUID, int]]]:
     )
 
 
-def reap(observed_s: float, lost: Mapping[UUID, int] | None = None) -> Statement[list[UUID]]:
+class Dead(NamedTuple):
+    """A process that was declared dead, and the groups that it was in."""
+
+    member_id: UUID
+    client_id: str
+    host: str
+    pid: int
+    groups: list[str]
+
+
+def facts_of(dead: Dead) -> dict[str, object]:
+    """Return the log fields that name it."""
+    groups = ",".join(dead.groups)
+    return {
+        "member": str(dead.member_id),
+        "groups": groups,
+        "client_id": dead.client_id,
+        "host": dead.host,
+        "pid": dead.pid,
+    }
+
+
+def reap(observed_s: float, lost: Mapping[UUID, int] | None = None) -> Statement[list[Dead]]:
     """Declare dead whose lease ran out, or whose session was lost for long enough.
 
     Args:
@@ -79,7 +101,10 @@ def reap(observed_s: float, lost: Mapping[UUID, int] | None = None) -> Statement
     """
     text = json.dumps({str(coordinator): pid for coordinator, pid in (lost or {}).items()})
     return Statement(
-        "reap", "select coordinator.reap(%s, %s::jsonb)", (observed_s, text), lambda rows: list(rows[0][0])
+        "reap",
+        "select r.member_id, r.client_id, r.host, r.pid, r.in_groups from coordinator.reap(%s, %s::jsonb) r",
+        (observed_s, text),
+        lambda rows: [Dead(*row) for row in rows],
     )
 
 

@@ -1,7 +1,6 @@
 """Gauges that are read from the database, by one process at a time, in the background: a scrape waits for no query."""
 
 import contextlib
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from coordinator.db.schema import protocol_checked
 from coordinator.errors import CoordinatorError, DeniedError
 from coordinator.model import TopicInfo
 from coordinator.observe import events, metrics
-from coordinator.observe.logs import said
+from coordinator.observe.logs import logger, said
 from coordinator.observe.meter import Reading
 from coordinator.protocol.admin import protocol_version
 from coordinator.protocol.observe import (
@@ -33,7 +32,7 @@ from coordinator.protocol.observe import (
 from coordinator.protocol.statement import Flow, call
 from coordinator.protocol.topics import describe_topics
 
-log = logging.getLogger("coordinator")
+log = logger()
 
 # How often the gauges are read, and how long a process that does not ask again keeps the turn.
 _EVERY_S = 10.0

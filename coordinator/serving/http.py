@@ -1,6 +1,5 @@
 """A small HTTP server for numbers and pages: GET and HEAD, a few routes, a bound on everything."""
 
-import logging
 import socket
 import socketserver
 import threading
@@ -12,9 +11,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from coordinator.errors import ConfigError, NotFoundError, UnavailableError
 from coordinator.observe import events
-from coordinator.observe.logs import said
+from coordinator.observe.logs import logger, said
 
-log = logging.getLogger("coordinator")
+log = logger()
 
 # A client that sends nothing, or reads nothing, for so long is left.
 _PATIENCE_S = 10.0

@@ -40,7 +40,7 @@ def test_loop__ended_once_by_an_error__begins_again_and_nothing_is_lost(app, dsn
 
     monkeypatch.setattr(consumer._runtime, method, once)
     publish(app, 20, start=20)
-    wait_until(lambda: "loop.restarted" in caplog.messages, 30)
+    wait_until(lambda: "loop.restarted" in [record.msg for record in caplog.records], 30)
     publish(app, 20, start=40)
     wait_until(lambda: set(reading.values) == set(range(60)), 30)
     wait_until(lambda: consumer.status().healthy, 30)
@@ -94,7 +94,7 @@ def test_loop__on_asyncio__begins_again_and_fails_in_the_end(dsn, monkeypatch, c
 
     with contextlib.suppress(LoopFailedError):
         asyncio.run(scenario())
-    assert caplog.messages.count("loop.restarted") == 3
+    assert [record.msg for record in caplog.records].count("loop.restarted") == 3
 
 
 @pytest.mark.direct("a listener needs a session")
@@ -122,7 +122,7 @@ def test_listener__hears_nothing_whatever_is_tried__says_so_and_polls(app, monke
     monkeypatch.setattr(control, "listen_statement", lambda _channel: listen_statement("elsewhere"))
     with app.consumer(TOPIC, group=GROUP) as consumer:
         wait_until(lambda: consumer.status().wake_ups == "deaf", 30)
-        assert "listener.deaf" in caplog.messages
+        assert "listener.deaf" in [record.msg for record in caplog.records]
         publish(app, 3)
         assert len([message for _ in range(3) for message in wait_until(lambda: consumer.poll(1, 5), 30)]) == 3
         # It is no reason to give up the session for ever.

@@ -238,8 +238,8 @@ async def test_handler__cancelled_by_itself__is_interrupted_and_not_charged(dsn,
         async with Running(app):
             await until_read(app)
         assert attempts == [1, 1, 1]
-        assert [record.message for record in caplog.records].count("handler.interrupted") == 2
-        assert "handler.failed" not in caplog.messages
+        assert [record.msg for record in caplog.records].count("handler.interrupted") == 2
+        assert "handler.failed" not in [record.msg for record in caplog.records]
 
 
 @in_loop

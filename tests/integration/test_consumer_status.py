@@ -27,7 +27,7 @@ def test_status__handler_that_does_not_return__is_named_and_other_keys_go_on(mak
             first = shell.status().running[0]
             assert (first.group, first.topic, first.key, first.attempt) == ("billing", "orders", "a", 1)
             assert first.running_s > 0.3
-            told = until(lambda: [record for record in caplog.records if record.message == "handler.slow"])
+            told = until(lambda: [record for record in caplog.records if record.msg == "handler.slow"])
             assert told[0].offset == first.offset
             stuck.set()
     finally:

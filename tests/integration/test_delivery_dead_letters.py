@@ -90,7 +90,7 @@ def test_dead_letter__written__is_told_once_and_the_hook_is_called(shell, dsn, c
         wait_settled(dsn)
         wait_until(lambda: len(letters) == 2)
     assert {(letter["group"], letter["topic"], letter["reason"]) for letter in letters} == {(GROUP, TOPIC, "rejected")}
-    assert sum(record.message == "delivery.dead_lettered" for record in caplog.records) == 2
+    assert sum(record.msg == "delivery.dead_lettered" for record in caplog.records) == 2
 
 
 @pytest.mark.parametrize("ordering", ["key", "partition"])
@@ -118,7 +118,7 @@ def test_dead_letter__cannot_be_stored__nothing_advances_and_it_is_tried_with_a_
     assert (letter["offset"], letter["attempts"]) == (0, 1)
     # It was handled once: what failed is the storing.
     assert book.attempts(0) == [1]
-    refused = [record for record in caplog.records if record.message == "dead_letter.refused"]
+    refused = [record for record in caplog.records if record.msg == "dead_letter.refused"]
     assert refused
     assert "the disk of the dead is full" in refused[0].error
 

@@ -381,7 +381,7 @@ def test_tick__loop_of_one_process__moves_within_one_and_a_half_seconds_of_due(a
 def test_tick__what_the_database_refuses__is_logged_and_leaves_the_connection_in_order(control, caplog):
     control.execute("drop function coordinator.maintain_publishing")
     assert tick(control, "coordinator") == 5.0
-    assert caplog.messages == ["maintenance.failed"]
+    assert [record.msg for record in caplog.records] == ["maintenance.failed"]
     assert control.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
 
 

@@ -436,7 +436,8 @@ class Pair:
         self.model.coordinators[gone].lease_until_s = float("-inf")
         statement = groups.reap(7200.0)
         # Those of earlier histories may be among the dead.
-        found = set(statement.parse(self.rows(statement.text, statement.parameters))) & self.model.coordinators.keys()
+        parsed = statement.parse(self.rows(statement.text, statement.parameters))
+        found = {gone.member_id for gone in parsed} & self.model.coordinators.keys()
         assert found == set(self.model.reap(7200.0))
         self.register()
         if len(self.coordinators) > 3:

@@ -29,7 +29,17 @@ def lost(db):
 
 def reap(db, observed_s, lost_sessions=None):
     text = json.dumps({str(me): pid for me, pid in (lost_sessions or {}).items()})
-    return db.observer.one("select coordinator.reap(%s, %s)", observed_s, text)
+    return db.observer.one("select array(select r.member_id from coordinator.reap(%s, %s) r)", observed_s, text)
+
+
+def test_reap__names_who_died_and_the_groups_it_was_in(db):
+    db.observer.run("select coordinator.create_topic('orders', 1)")
+    me = register(db.observer)
+    for group in ("ledger", "billing"):
+        db.observer.run("select coordinator.join_group(%s, %s, '{orders}', 'earliest', null)", me, group)
+    db.observer.run("update coordinator.coordinators set lease_until = '-infinity'")
+    assert db.observer.run("select * from coordinator.reap(%s)", LEASE_S) == [(me, "c", "h", 1, ["billing", "ledger"])]
+    assert db.observer.run("select * from coordinator.reap(%s)", LEASE_S) == []
 
 
 def gone(db, session):

@@ -59,7 +59,7 @@ def state(db, group):
 
 
 def reap(db, observed_s=3600):
-    return db.observer.one("select coordinator.reap(%s)", observed_s)
+    return db.observer.one("select array(select r.member_id from coordinator.reap(%s) r)", observed_s)
 
 
 @pytest.fixture

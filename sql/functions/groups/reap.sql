@@ -1,4 +1,5 @@
-create or replace function coordinator.reap(p_observed_s double precision, p_lost jsonb default '{}') returns uuid[]
+create or replace function coordinator.reap(p_observed_s double precision, p_lost jsonb default '{}')
+returns table (member_id uuid, client_id text, host text, pid int, in_groups text[])
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -8,7 +9,7 @@ as $$
 -- a lease's time: after a restart or an outage everybody can renew first, and nothing is charged (R6).
 -- p_lost: {coordinator: pid} of sessions that the caller has seen without their lock for two seconds (lost_sessions). One that has
 -- been announced anew meanwhile, under another pid, is left alone.
--- Returns: the ids declared dead.
+-- Returns: who was declared dead, with the groups that it was in.
 -- Locks: coordinator rows FOR UPDATE, then the rows of their groups, then their claims FOR UPDATE in key order, all SKIP LOCKED; one
 -- whose groups and claims are not all to be had (somebody joins, a transactional ack is under way) is left for the next time.
 -- Race: a claim holds its coordinator's row FOR KEY SHARE, so a coordinator can't be declared dead while it claims.
@@ -42,14 +43,19 @@ begin
         end if;
     end loop;
     if v_dead = '{}' then
-        return v_dead;
+        return;
     end if;
+    -- Before its memberships go.
+    return query
+        select c.coordinator, c.client_id, c.host, c.pid,
+               array(select g.name from coordinator.members m join coordinator.groups g on g.group_id = m.group_id
+                     where m.coordinator = c.coordinator order by g.name)
+        from coordinator.coordinators c where c.coordinator = any (v_dead) order by c.coordinator;
     update coordinator.coordinators c set state = 'dead', died_at = coordinator.now_() where c.coordinator = any (v_dead);
     perform coordinator.drop_members(v_dead);
     -- The dead are kept for a day, for those who ask what happened.
     delete from coordinator.coordinators c
     where c.state = 'dead' and c.died_at < coordinator.now_() - interval '1 day'
       and not exists (select from coordinator.claims k where k.owner = c.coordinator);
-    return v_dead;
 end
 $$;
