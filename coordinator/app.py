@@ -60,7 +60,7 @@ from coordinator.protocol.observe import GroupGauge
 from coordinator.protocol.placeholder import DEFAULT_SCHEMA
 from coordinator.protocol.statement import Flow, Statement
 from coordinator.protocol.topics import DEFAULT_RETENTION
-from coordinator.settings import EMBEDDED, Settings, find_static_id
+from coordinator.settings import EMBEDDED, Settings, checked_name, find_static_id
 
 if TYPE_CHECKING:
     from coordinator.serving.http import Route
@@ -115,7 +115,8 @@ class _Base:
         self.schema = configured.schema()
         self.settings = settings if settings is not None else configured.settings()
         named = configured.values.get("client_id")
-        self.client_id = client_id or (named.value if named is not None else socket.gethostname())
+        found_id = named.value if named is not None else socket.gethostname()
+        self.client_id = checked_name("client_id", found_id if client_id is None else client_id)
         self.static_id = find_static_id(static_id)
         self.codec = codec
         self._registrations: list[Registration] = []

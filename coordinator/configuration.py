@@ -170,7 +170,9 @@ def _names(
     try:
         found.values["schema"] = Value(*find_schema(schema, environ, given.get("schema")))
     except ConfigError as error:
-        source = "argument" if schema else "COORDINATOR_SCHEMA" if environ.get("COORDINATOR_SCHEMA") else path
+        source = (
+            "argument" if schema is not None else "COORDINATOR_SCHEMA" if environ.get("COORDINATOR_SCHEMA") else path
+        )
         found.problems.append(Problem("schema", source, None, str(error)))
     client_id = environ.get("COORDINATOR_CLIENT_ID")
     if client_id:

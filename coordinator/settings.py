@@ -17,6 +17,10 @@ LIBPQ_VARIABLES = ("PGHOST", "PGHOSTADDR", "PGSERVICE", "PGDATABASE")
 
 EMBEDDED = "embedded:"
 
+# What libpq takes for "as the variables and the defaults say".
+_LIBPQ_DEFAULTS = "postgresql://"
+_ORDER = "the argument, COORDINATOR_DSN, DATABASE_URL, dsn in coordinator.toml, libpq's PGHOST, PGSERVICE, PGDATABASE"
+
 # What is between us and the server. "auto": looked at when connecting; a pooler that is found counts as "transaction".
 Pooler: TypeAlias = Literal["auto", "none", "session", "transaction"]
 
@@ -237,29 +241,42 @@ def find_dsn(
 ) -> Found:
     """Say which database is meant.
 
-    The first of: the argument, COORDINATOR_DSN, DATABASE_URL, what a file has configured, libpq's own variables. An empty
-    value stands for libpq's defaults, and is found only where libpq's variables name a server or a database: a service
-    whose DSN is missing must fail, not publish into a database that happens to be there.
+    The first of: the argument, COORDINATOR_DSN, DATABASE_URL, what a file has configured, libpq's own variables. libpq's
+    defaults ("postgresql://") are meant only where its variables name a server or a database: a service whose DSN is
+    missing must fail, not publish into a database that happens to be there. For the same reason an empty DSN is an error, and
+    not a reason to go on to the next one: it comes from a variable that nobody has set.
 
     Raises:
-        ConfigError: If nothing names a database; the message lists the ways.
+        ConfigError: If nothing names a database, or what should is empty; the message lists the ways.
     """
     environment = os.environ if environ is None else environ
-    if argument:
-        return Found(argument, "argument")
+    if argument is not None:
+        return _not_empty(argument, "argument", "leave it out (None)")
     for variable in DSN_VARIABLES:
-        if environment.get(variable):
-            return Found(environment[variable], variable)
-    if configured is not None and configured.value:
-        return configured
+        if variable in environment:
+            return _not_empty(environment[variable], variable, "unset it")
+    if configured is not None:
+        return _not_empty(*configured, "delete it")
     for variable in LIBPQ_VARIABLES:
         if environment.get(variable):
-            return Found("", variable)
+            return Found(_LIBPQ_DEFAULTS, variable)
     raise ConfigError(
         "no database was named: found no DSN argument (--dsn), no COORDINATOR_DSN, no DATABASE_URL, no dsn in "
         "coordinator.toml, and none of libpq's PGHOST, PGSERVICE, PGDATABASE; for a trial without a server, ask for the "
         "embedded one: --embedded, or the DSN "
         '"embedded:"'
+    )
+
+
+def _not_empty(dsn: object, source: str, way_out: str) -> Found:
+    if isinstance(dsn, str) and dsn.strip():
+        return Found(dsn, source)
+    named = "the DSN that was given (dsn, --dsn)" if source == "argument" else f"the DSN of {source}"
+    # Of anything but a text only the type: it may hold a password.
+    found = "is empty" if isinstance(dsn, str) else f"is of type {type(dsn).__name__}"
+    raise ConfigError(
+        f"{named} {found}; wanted is a URL such as postgresql://user@host/database, a conninfo string such as "
+        f'"host=... dbname=...", or "embedded:"; to go by what comes after it ({_ORDER}), {way_out}'
     )
 
 
@@ -272,7 +289,7 @@ def find_schema(
         ConfigError: If the name is not usable.
     """
     environment = os.environ if environ is None else environ
-    if argument:
+    if argument is not None:
         found = Found(argument, "argument")
     elif environment.get(SCHEMA_VARIABLE):
         found = Found(environment[SCHEMA_VARIABLE], SCHEMA_VARIABLE)
@@ -288,10 +305,19 @@ def find_static_id(argument: str | None = None, environ: Mapping[str, str] | Non
     """Return the name that this process has at every start, if it has one: the argument, or COORDINATOR_STATIC_ID.
 
     Raises:
-        ConfigError: If it is longer than a name may be.
+        ConfigError: If it is empty, or longer than a name may be.
     """
     environment = os.environ if environ is None else environ
-    found = argument or environment.get(STATIC_ID_VARIABLE) or None
-    if found is not None and len(found) > _MAX_STATIC_ID_CHARS:
-        raise ConfigError(f"static_id: wanted up to {_MAX_STATIC_ID_CHARS} characters, found {len(found)}")
-    return found
+    found = argument if argument is not None else environment.get(STATIC_ID_VARIABLE) or None
+    return None if found is None else checked_name("static_id", found, _MAX_STATIC_ID_CHARS)
+
+
+def checked_name(what: str, value: object, max_chars: int = _MAX_STATIC_ID_CHARS) -> str:
+    """Return a name that may be told to others. Raises: ConfigError, if it is no text, empty, or too long."""
+    if not isinstance(value, str):
+        raise ConfigError(f"{what}: wanted a text of 1 to {max_chars} characters, found {value!r}")
+    if not 0 < len(value) <= max_chars:
+        raise ConfigError(f"{what}: wanted 1 to {max_chars} characters, found {len(value)}")
+    if not value.isprintable():
+        raise ConfigError(f"{what}: wanted printable characters, found {value!r}")
+    return value

@@ -19,7 +19,7 @@ _SHARED_SCHEMAS = frozenset({"public", "information_schema"})
 
 def check_schema_name(schema: str) -> None:
     """Raise ConfigError unless `schema` may be put into SQL, between double quotes, as it is."""
-    if not _SCHEMA_NAME.fullmatch(schema) or schema.startswith("pg_"):
+    if not isinstance(schema, str) or not _SCHEMA_NAME.fullmatch(schema) or schema.startswith("pg_"):  # type: ignore[redundant-expr]
         raise ConfigError(
             f"schema name {schema!r} is not usable: wanted are 1 to 41 characters of a-z, 0-9 and _, "
             "the first one no digit, not beginning with pg_"

@@ -82,6 +82,22 @@ def test_schema__not_installed__names_the_command(
     assert "coordinator db upgrade" in ended.err
 
 
+@pytest.mark.parametrize("variable", [None, "COORDINATOR_DSN", "DATABASE_URL"])
+def test_dsn__empty__is_refused_and_no_other_database_is_asked(
+    call: Any, dsn: str, monkeypatch: pytest.MonkeyPatch, variable: str | None
+) -> None:
+    for name, value in psycopg.conninfo.conninfo_to_dict(dsn).items():
+        monkeypatch.setenv({"dbname": "PGDATABASE"}.get(name, f"PG{name.upper()}"), str(value))
+    if variable is not None:
+        monkeypatch.setenv(variable, "")
+    ended = call("topics", "list", *([] if variable else ["--dsn", ""]))
+    assert ended.code == exits.USAGE, ended.err
+    assert ended.err.startswith(
+        f"error: the DSN {f'of {variable}' if variable else 'that was given (dsn, --dsn)'} is empty"
+    )
+    assert call("topics", "list", "--dsn", "postgresql://").code == exits.OK
+
+
 def test_schema__of_another_protocol__says_what_to_upgrade(on: Any, dsn: str) -> None:
     with psycopg.connect(dsn) as connection:
         connection.execute(
