@@ -450,6 +450,8 @@ class Coordinator(_Base, Operations):
 
         Raises:
             ConfigError: Nothing is subscribed.
+            DeletedError: Everything that is subscribed was deleted. While something is left, the process goes on with that, and
+                is not ready (readyz): it does not do all that it is there for.
             CoordinatorError: What kept it from starting, or ended a background loop.
         """
         if not self._registrations:
@@ -464,7 +466,7 @@ class Coordinator(_Base, Operations):
             _signals() if install_signal_handlers else _nothing() as signals,
         ):
             workers.start()
-            while not (self._stop.is_set() or signals) and runtime.failure is None:
+            while not (self._stop.is_set() or signals or runtime.failure or runtime.deleted):
                 time.sleep(_LOOK_S)
             clean = workers.stop(at_once=lambda: len(signals) > 1)
         if workers.left_count:
@@ -846,7 +848,7 @@ class AsyncCoordinator(_Base, AsyncOperations):
             with _loop_signals() if install_signal_handlers else _nothing() as signals:
                 await workers.start()
                 try:
-                    while not (self._stop.is_set() or signals) and runtime.failure is None:  # noqa: ASYNC110 - set by any thread
+                    while not (self._stop.is_set() or signals or runtime.failure or runtime.deleted):  # noqa: ASYNC110 - set by any thread
                         await asyncio.sleep(_LOOK_S)
                     clean = await workers.stop(at_once=lambda: len(signals) > 1)
                 except asyncio.CancelledError:

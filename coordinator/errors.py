@@ -55,6 +55,17 @@ class NotFoundError(CoordinatorError):
     """No such topic, group, member, delivery or dead letter. Create it first, or correct the name."""
 
 
+class DeletedError(NotFoundError):
+    """The group or topic was there, and was deleted while it was used; the message names it.
+
+    Nothing of it can be done any more: end what uses it. Whoever starts again makes a group anew, as if it had never been.
+    """
+
+    def again(self) -> "DeletedError":
+        """Return a copy, to be raised where it is told once more: each with a traceback of its own."""
+        return DeletedError(str(self), detail=self.detail, hint=self.hint)
+
+
 class ConflictError(CoordinatorError):
     """It exists already, with other properties. Use what is there, or change it on purpose."""
 

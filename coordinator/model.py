@@ -822,9 +822,9 @@ class JoinedTopic:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The answer to joining a group."""
+    """The answer to joining a group; group_id is None where it was to be joined again, and is gone."""
 
-    group_id: int
+    group_id: int | None
     topics: Sequence[JoinedTopic] = field(default_factory=tuple)
 
     def __iter__(self) -> Iterator[JoinedTopic]:

@@ -140,7 +140,7 @@ class Operations:
         """Delete a group for good: its offsets, parked messages and dead letters.
 
         Args:
-            force: Even though members are live: they fail then, loudly.
+            force: Even though members are live: what reads the group ends with DeletedError, what else they read goes on.
 
         Raises:
             NotFoundError: No such group.

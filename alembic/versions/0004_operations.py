@@ -48,6 +48,8 @@ drop function coordinator.charge_crash(uuid, interval);
 drop function coordinator.hold_session(uuid, int);
 drop function coordinator.lost_sessions();
 drop function coordinator.session_key(uuid, int);
+drop function coordinator.rejoin_group(uuid, text, int, text[], int[]);
+drop function coordinator.add_member(int, uuid, int[]);
 delete from coordinator.coordinators c where c.state = 'away';
 alter table coordinator.coordinators
     drop constraint coordinators_state_check,

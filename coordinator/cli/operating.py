@@ -260,7 +260,7 @@ def skip(
     cls=Command, examples=("coordinator groups delete billing", "coordinator groups delete billing --force --yes")
 )
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Even though members are live: they fail then.")
+@click.option("--force", is_flag=True, help="Even though members are live: what reads it ends then.")
 @yes_option
 @reason_option
 @pass_options

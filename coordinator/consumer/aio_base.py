@@ -69,7 +69,12 @@ class AsyncBase(State):
             wake_ups=self._listening.wake_ups,
             clock_skew_s=self.counting.clock_skew_s,
             problems=problems_of(
-                self.counting.away_since_s, self._watchdog.silent_s(), self.engine.lease_until_s, self.failure, now_s
+                self.counting.away_since_s,
+                self._watchdog.silent_s(),
+                self.engine.lease_until_s,
+                self.failure,
+                now_s,
+                self.engine.deleted,
             ),
         )
 

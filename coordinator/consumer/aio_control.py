@@ -13,7 +13,7 @@ from coordinator.consumer.aio_work import AsyncWorkLoop
 from coordinator.consumer.counting import CLOCK_LOOK_S
 from coordinator.consumer.membership import (
     Stuck,
-    check_there,
+    end_deleted,
     enter,
     entering,
     group_ids,
@@ -228,6 +228,8 @@ class AsyncControlLoop(AsyncWorkLoop):
             if history != self.history:
                 # Taken from a server that others have left meanwhile.
                 claims = []
+            else:
+                end_deleted(self.engine, states)
             self.counting.moved(claims, found)
             lost = move(self.engine, found, claims, time.monotonic())
             self.assigned = found.complete(claims)
@@ -235,7 +237,6 @@ class AsyncControlLoop(AsyncWorkLoop):
             self._notify_all()
         for partition in lost:
             log.warning(events.PARTITION_LOST, extra=partition_fields(partition))
-        check_there(self.engine, states)
         if self._stuck.due(states, found, claims, time.monotonic()):
             await self._name_blockers(connection)
 
@@ -270,7 +271,15 @@ class AsyncControlLoop(AsyncWorkLoop):
         assert self._settler is not None
         sent_s = time.monotonic()
         joined = await self._follow(
-            connection, entering(self.id, self.client_id, self.static_id, self.settings, self._options)
+            connection,
+            entering(
+                self.id,
+                self.client_id,
+                self.static_id,
+                self.settings,
+                self._options,
+                list(self.engine.subscriptions.values()),
+            ),
         )
         self._channels |= enter(self.engine, joined, self._settler)
         self._joined = True

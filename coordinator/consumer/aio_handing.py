@@ -69,8 +69,12 @@ class AsyncHanding(AsyncBase):
         """Wait until messages may start, and hand them over; empty after the timeout, or when the coordinator stops.
 
         Nothing is awaited once messages were taken: a cancelled call has taken none.
+
+        Raises:
+            DeletedError: What one of the subscriptions reads was deleted.
         """
         await self._turn()
+        self.check_there(subscriptions)
         now_s = time.monotonic()
         taken = self.engine.take(subscriptions, max_count, now_s, ahead)
         if taken:
@@ -80,6 +84,7 @@ class AsyncHanding(AsyncBase):
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._stopping.is_set and not self.engine.draining:
             self.check()
+            self.check_there(subscriptions)
             left_s = 1.0 if deadline_s is None else deadline_s - time.monotonic()
             if left_s <= 0:
                 break
@@ -177,6 +182,7 @@ class AsyncHanding(AsyncBase):
         self.engine.expect(time.monotonic())
         while time.monotonic() < deadline_s:
             self.check()
+            self.check_there(self.engine.deleted)
             answer = read_to_end(self.engine, seen, assigned=self.assigned)
             if answer is not None:
                 return answer

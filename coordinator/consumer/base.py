@@ -69,6 +69,7 @@ class Base(State):
                     self.engine.lease_until_s,
                     self.failure,
                     now_s,
+                    self.engine.deleted,
                 ),
             )
 

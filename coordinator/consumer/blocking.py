@@ -24,7 +24,7 @@ from coordinator.consumer.runtime import Runtime
 from coordinator.consumer.status import Status
 from coordinator.consumer.telling import tell_refused
 from coordinator.core.subscription import Subscription
-from coordinator.errors import ConfigError, FencedError, UnavailableError
+from coordinator.errors import ConfigError, DeletedError, FencedError, UnavailableError
 from coordinator.model import Message
 
 if TYPE_CHECKING:
@@ -271,10 +271,16 @@ class Workers:
         # Those in transactions wait for the server anyway.
         ahead = None if options.transactional or options.batch_size > 1 else self._runtime.open_ahead()
         while not self._stopping.is_set() and self._runtime.failure is None:
-            if ahead is None:
-                batch = self._runtime.take(subscriptions, options.batch_size, 1.0)
-            else:
-                batch = self._runtime.take_one(subscriptions, ahead, 1.0)
+            try:
+                if ahead is None:
+                    batch = self._runtime.take(subscriptions, options.batch_size, 1.0)
+                else:
+                    batch = self._runtime.take_one(subscriptions, ahead, 1.0)
+            except DeletedError:
+                subscriptions = [each for each in subscriptions if each.deleted is None]
+                if not subscriptions:
+                    return
+                continue
             if not batch:
                 continue
             began_s = time.monotonic()

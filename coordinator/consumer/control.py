@@ -14,7 +14,7 @@ import psycopg
 from coordinator.consumer.counting import CLOCK_LOOK_S
 from coordinator.consumer.membership import (
     Stuck,
-    check_there,
+    end_deleted,
     enter,
     entering,
     group_ids,
@@ -233,6 +233,8 @@ class ControlLoop(WorkLoop):
                 if history != self.history:
                     # Taken from a server that others have left meanwhile.
                     claims = []
+                else:
+                    end_deleted(self.engine, states)
                 self.counting.moved(claims, found)
                 lost = move(self.engine, found, claims, time.monotonic())
                 self.assigned = found.complete(claims)
@@ -240,7 +242,6 @@ class ControlLoop(WorkLoop):
                 self.changed.notify_all()
         for partition in lost:
             log.warning(events.PARTITION_LOST, extra=partition_fields(partition))
-        check_there(self.engine, states)
         if self._stuck.due(states, found, claims, time.monotonic()):
             self._name_blockers(connection)
 
@@ -273,9 +274,17 @@ class ControlLoop(WorkLoop):
         assert self._settler is not None
         sent_s = time.monotonic()
         joined = self._follow(
-            connection, entering(self.id, self.client_id, self.static_id, self.settings, self._options)
+            connection,
+            entering(
+                self.id,
+                self.client_id,
+                self.static_id,
+                self.settings,
+                self._options,
+                list(self.engine.subscriptions.values()),
+            ),
         )
-        with self.lock:
+        with self.changed:
             self._channels |= enter(self.engine, joined, self._settler)
         self._joined = True
         self._on_lease(sent_s)

@@ -60,8 +60,13 @@ class Handing(Base):
         timeout_s: float | None,
         ahead: Ahead | None = None,
     ) -> list[Message]:
-        """Wait until messages may start, and hand them over; empty after the timeout, or when the coordinator stops."""
+        """Wait until messages may start, and hand them over; empty after the timeout, or when the coordinator stops.
+
+        Raises:
+            DeletedError: What one of the subscriptions reads was deleted.
+        """
         with self.changed:
+            self.check_there(subscriptions)
             now_s = time.monotonic()
             taken = self.engine.take(subscriptions, max_count, now_s, ahead)
             if taken:
@@ -88,6 +93,7 @@ class Handing(Base):
             if taken or self._stopping.is_set() or self.engine.draining:
                 return taken
             self.check()
+            self.check_there(subscriptions)
             left_s = 1.0 if deadline_s is None else deadline_s - time.monotonic()
             if left_s <= 0:
                 return taken
@@ -190,6 +196,7 @@ class Handing(Base):
             self.engine.expect(time.monotonic())
             while time.monotonic() < deadline_s:
                 self.check()
+                self.check_there(self.engine.deleted)
                 answer = read_to_end(self.engine, seen, assigned=self.assigned)
                 if answer is not None:
                     return answer

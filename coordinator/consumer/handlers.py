@@ -31,11 +31,7 @@ class Registration:
 
     def subscriptions(self, engine: Engine) -> list[Subscription]:
         """Return what it reads, once its group is joined."""
-        return [
-            subscription
-            for subscription in engine.subscriptions.values()
-            if subscription.group == self.options.group and subscription.topic in self.options.topics
-        ]
+        return [each for each in engine.subscriptions.values() if self.options.reads(each)]
 
 
 def is_async(handler: Handler) -> bool:

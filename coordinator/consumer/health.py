@@ -37,6 +37,7 @@ def findings(shell: Shell) -> list[Finding]:
         found.append(Finding("loop_dead", f"a loop has ended by {type(shell.failure).__name__}", live=True))
     if shell.engine.draining:
         return found
+    found += [Finding("deleted", str(subscription.deleted)) for subscription in shell.engine.deleted]
     now_s = time.monotonic()
     away = {name: now_s - since_s for name, since_s in list(shell.counting.away_since_s.items())}
     if "control" in away and away["control"] >= _PATIENCE_S:

@@ -5,10 +5,11 @@ has reset the session. So from time to time a notification of our own goes aroun
 the one that listens. Any other notification proves as much.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal, TypeAlias
 from uuid import UUID
 
+from coordinator.core.subscription import Subscription
 from coordinator.errors import UnavailableError
 from coordinator.observe import events
 from coordinator.observe.logs import logger
@@ -113,6 +114,7 @@ def problems_of(
     lease_until_s: float,
     failure: BaseException | None,
     now_s: float,
+    deleted: Iterable[Subscription] = (),
 ) -> tuple[str, ...]:
     """Say why a coordinator is not well; empty where it is.
 
@@ -129,4 +131,5 @@ def problems_of(
         found.append("its lease may have run out: nothing is started")
     if failure is not None:
         found.append(f"a background loop has ended: {failure!r}")
+    found += [str(subscription.deleted) for subscription in deleted]
     return tuple(found)

@@ -12,7 +12,8 @@ from coordinator.core.assignment import plan
 from coordinator.core.loop import Engine
 from coordinator.core.partition import Partition
 from coordinator.core.sessions import Sessions
-from coordinator.errors import DeniedError, NotFoundError, UnavailableError
+from coordinator.core.subscription import Subscription
+from coordinator.errors import DeletedError, DeniedError, UnavailableError
 from coordinator.model import Blocker, Claim, GroupState, Joined, PartitionKey, Settler, StuckClaim
 from coordinator.observe import events
 from coordinator.observe.logs import logger
@@ -51,9 +52,18 @@ class Moves:
 
 
 def entering(
-    me: UUID, client_id: str, static_id: str | None, settings: Settings, options: Sequence[Options]
+    me: UUID,
+    client_id: str,
+    static_id: str | None,
+    settings: Settings,
+    options: Sequence[Options],
+    known: Collection[Subscription] = (),
 ) -> Flow[list[tuple[Options, Joined]]]:
-    """Register and join every group; harmless when it is repeated after it was cut off half-way."""
+    """Register and join every group; harmless when it is repeated after it was cut off half-way.
+
+    Args:
+        known: What was joined before. Then nothing is made: a group that somebody has deleted meanwhile stays deleted.
+    """
     # What an earlier try has left, which registering again would run into.
     try:
         yield from call(groups.leave(me))
@@ -78,17 +88,29 @@ def entering(
     )
     joined: list[tuple[Options, Joined]] = []
     for option in options:
-        answer = yield from call(groups.join_group(me, option.group, option.topics, *option.start_from()))
+        before = [each for each in known if option.reads(each)]
+        if not known:
+            answer = yield from call(groups.join_group(me, option.group, option.topics, *option.start_from()))
+        else:
+            left = {each.topic: each.topic_id for each in before if each.deleted is None}
+            if not left:
+                continue
+            answer = yield from call(groups.rejoin_group(me, option.group, before[0].group_id, left))
         joined.append((option, answer))
-        log.info(events.MEMBER_JOINED, extra={"group": option.group, "member": str(me)})
+        if answer.topics:
+            log.info(events.MEMBER_JOINED, extra={"group": option.group, "member": str(me)})
     return joined
 
 
 def enter(engine: Engine, joined: Sequence[tuple[Options, Joined]], settler: Settler) -> set[str]:
-    """Tell the engine of the groups that were joined; returns the channels of their topics."""
+    """Tell the engine of the groups that were joined, and of what is gone; returns the channels of their topics."""
     for options, answer in joined:
+        there = {topic.topic_id for topic in answer.topics}
+        for subscription in engine.subscriptions.values():
+            if options.reads(subscription) and subscription.topic_id not in there:
+                _end(engine, subscription, group_is_there=answer.group_id is not None)
         for topic in answer.topics:
-            if (answer.group_id, topic.topic_id) not in engine.subscriptions:
+            if answer.group_id is not None and (answer.group_id, topic.topic_id) not in engine.subscriptions:
                 engine.subscribe(options.subscription(answer.group_id, topic, settler))
     return {topic.channel for _, answer in joined for topic in answer.topics}
 
@@ -193,27 +215,44 @@ def move(engine: Engine, found: "Moves", claims: Sequence[Claim], now_s: float) 
     return [partition for partition in lost if not partition.revoking]
 
 
-def check_there(engine: Engine, states: Sequence[GroupState]) -> None:
-    """See whether what is subscribed still exists: a consumer of a group or topic that was deleted must not just stand still.
-
-    Raises:
-        NotFoundError: Somebody has deleted a group or a topic.
-    """
+def end_deleted(engine: Engine, states: Sequence[GroupState]) -> None:
+    """End what reads a group or topic that was deleted: it must not just stand still, nor take the others along."""
+    group_ids_seen = {state.group_id for state in states}
     there = {(state.group_id, claim.topic_id) for state in states for claim in state.claims}
     for key, subscription in engine.subscriptions.items():
         if key not in there:
-            raise NotFoundError(
-                f"group {subscription.group!r} reads {subscription.topic!r} no more: the group or the topic was deleted"
-            )
+            _end(engine, subscription, group_is_there=subscription.group_id in group_ids_seen)
+
+
+def _end(engine: Engine, subscription: Subscription, *, group_is_there: bool) -> None:
+    if subscription.deleted is not None:
+        return
+    group, topic = subscription.group, subscription.topic
+    if group_is_there:
+        why = DeletedError(
+            f"topic {topic!r}, which group {group!r} reads, was deleted",
+            hint="Read the other topics without it; or make the topic again, and start the process again.",
+        )
+    else:
+        why = DeletedError(
+            f"group {group!r}, which reads {topic!r}, was deleted",
+            hint="If it is not needed any more, take its subscription out. A process that is started again makes it anew, "
+            "and reads from where a new group starts.",
+        )
+    log.error(
+        events.TOPIC_DELETED if group_is_there else events.GROUP_DELETED,
+        extra={"group": group, "topic": topic, "hint": why.hint},
+    )
+    engine.end(subscription, why)
 
 
 def group_ids(engine: Engine) -> list[int]:
-    return sorted({subscription.group_id for subscription in engine.subscriptions.values()})
+    return sorted(group_names(engine))
 
 
 def group_names(engine: Engine) -> dict[int, str]:
     """The names of the groups that are read, by number."""
-    return {subscription.group_id: subscription.group for subscription in engine.subscriptions.values()}
+    return {each.group_id: each.group for each in engine.subscriptions.values() if each.deleted is None}
 
 
 def plan_in_s(state: GroupState, debounce_s: float) -> float:

@@ -80,6 +80,10 @@ class Options:
         self.start_from()
         self.policy()
 
+    def reads(self, subscription: Subscription) -> bool:
+        """Tell whether a subscription is one of this."""
+        return subscription.group == self.group and subscription.topic in self.topics
+
     def start_from(self) -> tuple[str, datetime | None]:
         """Return p_from and p_from_time of join_group.
 

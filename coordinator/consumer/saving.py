@@ -37,6 +37,9 @@ def check_lost(engine: Engine, goals: Goals, lost_before: Sequence[Partition] | 
     if lost:
         told = [p for p in lost if lost_before is not None or p.settled_count - p.saved_count <= 1]
         engine.lost_unsaved = [p for p in engine.lost_unsaved if p not in told]
+        gone = [p.subscription.deleted for p in lost if p.subscription.deleted is not None]
+        if len(gone) == len(lost):
+            raise StaleEpochError(f"lost before the ack was committed: {gone[0]}", held=lost[0].epoch)
         names = ", ".join(f"{p.source.topic}/{p.key.partition} (epoch {p.epoch})" for p in lost)
         raise StaleEpochError(
             f"lost before the ack was committed, and owned by somebody else: {names}", held=lost[0].epoch

@@ -1,14 +1,15 @@
 """What a coordinator in memory is, whichever shell runs it."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from uuid import UUID, uuid4
 
 from coordinator.consumer.counting import Counting
 from coordinator.consumer.listening import ListenCheck, WakeUps
 from coordinator.consumer.options import Options, limits_of
 from coordinator.core.loop import Engine
-from coordinator.errors import LoopFailedError
+from coordinator.core.subscription import Subscription
+from coordinator.errors import DeletedError, LoopFailedError
 from coordinator.settings import Settings
 
 
@@ -51,7 +52,22 @@ class State:
         """How new messages are noticed, see ListenCheck."""
         return self._listening.wake_ups
 
+    @property
+    def deleted(self) -> DeletedError | None:
+        """Why nothing is left to do: everything that was subscribed was deleted."""
+        known = self.engine.subscriptions.values()
+        return self.engine.deleted[0].deleted if len(self.engine.deleted) == len(known) > 0 else None
+
     def check(self) -> None:
-        """Raise what ended a loop: a process whose loop is dead must not look alive."""
+        """Raise what ended a loop, or left nothing to do: a process whose loop is dead must not look alive."""
         if self.failure is not None:
             raise LoopFailedError(f"a background loop of the coordinator ended: {self.failure!r}") from self.failure
+        if self.deleted is not None:
+            raise self.deleted.again()
+
+    def check_there(self, subscriptions: Iterable[Subscription]) -> None:
+        """Raise if one of these was deleted. Raises: DeletedError."""
+        if self.engine.deleted:
+            for subscription in subscriptions:
+                if subscription.deleted is not None:
+                    raise subscription.deleted.again()

@@ -14,7 +14,7 @@ from coordinator.core.partition import Entry, Failing, Partition
 from coordinator.core.retry import MAX_ERROR_CHARS, Failure, Redeliver, clean, decide
 from coordinator.core.subscription import Subscription
 from coordinator.core.window import Window
-from coordinator.errors import AlreadySettledError, Reject, Retry, StaleEpochError
+from coordinator.errors import AlreadySettledError, DeletedError, Reject, Retry, StaleEpochError
 from coordinator.model import Claim, Delivery, Facts, Message, PartitionKey, Row, Source
 
 # While the shell carries out a command, -infinity: it asks for the next one anyway, so nothing needs to wake it.
@@ -95,6 +95,8 @@ class Deliveries:
         self.heap = InFlight()
         self.partitions: dict[PartitionKey, Partition] = {}
         self.subscriptions: dict[tuple[int, int], Subscription] = {}
+        # Of these, what was deleted.
+        self.deleted: list[Subscription] = []
         self.lease_until_s = 0.0
         self.draining = False
         self.paused: frozenset[PartitionKey] = frozenset()
@@ -148,6 +150,13 @@ class Deliveries:
         for partition in dropped:
             self._drop(partition)
         return dropped
+
+    def end(self, subscription: Subscription, why: DeletedError) -> None:
+        """What it reads was deleted: its claims are nobody's, and the others go on."""
+        subscription.deleted = why
+        self.deleted = [each for each in self.subscriptions.values() if each.deleted is not None]
+        self.drop([key for key, partition in self.partitions.items() if partition.subscription is subscription])
+        self._poke(0.0)
 
     def drain(self) -> None:
         """Start nothing any more, and release everything as it becomes free."""
@@ -683,6 +692,8 @@ class Deliveries:
             self.stale_count += 1
             partition.subscription.counts.stale += 1
             current = self.partitions.get(partition.key)
+            if partition.subscription.deleted is not None:
+                raise StaleEpochError(str(partition.subscription.deleted), held=partition.epoch)
             raise StaleEpochError(
                 f"{partition.source.topic}/{partition.key.partition} of group {partition.source.group} is not owned under "
                 f"epoch {partition.epoch} any more; the message will be, or was, handled by its owner",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.core.counts import Counts
 from coordinator.core.retry import RetryPolicy
+from coordinator.errors import DeletedError
 from coordinator.model import Settler
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Subscription:
         max_processing_s: How long a running handler's deadline is moved on by itself.
         rate: A bound on starts per second.
         paused: Nothing starts.
+        deleted: Its group or topic is gone, and nothing is read any more.
     """
 
     group: str
@@ -63,6 +65,7 @@ class Subscription:
     max_processing_s: float = 3600.0
     rate: Rate | None = None
     paused: bool = False
+    deleted: DeletedError | None = None
     runnable: "deque[Partition]" = field(default_factory=deque)
     counts: Counts = field(default_factory=Counts)
     # Asked several times per message, so they are not computed each time.

@@ -15,6 +15,9 @@ MEMBER_LEFT = "member.left"
 MEMBER_DIED = "member.died"
 MEMBER_REPLACED = "member.replaced"
 GROUP_PLANNED = "group.planned"
+# Somebody has deleted what this process reads; the rest of it goes on.
+GROUP_DELETED = "group.deleted"
+TOPIC_DELETED = "topic.deleted"
 PARTITION_ASSIGNED = "partition.assigned"
 PARTITION_REVOKED = "partition.revoked"
 # Nobody alive owns it, and somebody holds its row: the fields name who.
@@ -77,6 +80,8 @@ MEANINGS = {
     MEMBER_DIED: "a process ended, or was cut off, without leaving; others take its partitions",
     MEMBER_REPLACED: "another process has started with this one's static id; this one ends",
     GROUP_PLANNED: "this process has stored who gets which partition",
+    GROUP_DELETED: "somebody has deleted the group; what else this process reads goes on",
+    TOPIC_DELETED: "somebody has deleted the topic; what else this process reads goes on",
     PARTITION_ASSIGNED: "this process owns the partition now",
     PARTITION_REVOKED: "the partition is meant for another process",
     CLAIM_BLOCKED: "nobody alive owns the partition, and a database session holds a lock on its row",

@@ -14,8 +14,8 @@ class Finding:
     """One reason to be red.
 
     Attributes:
-        code: loop_dead, loop_stuck, listener_deaf, lease_lost, database_away, lag, age, in_flight, dead_letters, unowned,
-            no_members, maintenance.
+        code: loop_dead, loop_stuck, listener_deaf, lease_lost, database_away, deleted, lag, age, in_flight, dead_letters,
+            unowned, no_members, maintenance.
         reason: For people; names what was found, and the limit.
         live: A restart of the process would help; else it is alive, and not ready.
     """

@@ -116,13 +116,25 @@ def join_group(
         "join_group",
         "select j.group_id, j.topics from coordinator.join_group(%s, %s, %s, %s, %s) j",
         (coordinator, group, list(topics), start, start_time),
-        lambda rows: Joined(
-            rows[0][0],
-            tuple(
-                JoinedTopic(topic["topic_id"], topic["name"], topic["partitions"], topic["channel"])
-                for topic in rows[0][1] or ()
-            ),
-        ),
+        _joined,
+    )
+
+
+def rejoin_group(coordinator: UUID, group: str, group_id: int, topics: Mapping[str, int]) -> Statement[Joined]:
+    """Become a member again, of what is still there: the group and its topics, by name and number; nothing is made."""
+    return Statement(
+        "rejoin_group",
+        "select j.group_id, j.topics from coordinator.rejoin_group(%s, %s, %s, %s, %s) j",
+        (coordinator, group, group_id, list(topics), list(topics.values())),
+        _joined,
+    )
+
+
+def _joined(rows: Sequence[Row]) -> Joined:
+    topics = rows[0][1] or ()
+    return Joined(
+        rows[0][0],
+        tuple(JoinedTopic(topic["topic_id"], topic["name"], topic["partitions"], topic["channel"]) for topic in topics),
     )
 
 

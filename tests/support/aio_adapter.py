@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from coordinator.consumer.status import Status
     from coordinator.core.loop import Engine
+    from coordinator.observe.health import Finding
 
 _LIMIT_S = 60.0
 
@@ -46,13 +47,18 @@ class Asyncio:
 
     @property
     def failure(self) -> BaseException | None:
-        """What has ended a background loop."""
-        return None if self._runtime is None else self._runtime.failure
+        """What has ended a background loop, or left nothing to do."""
+        return None if self._runtime is None else self._runtime.failure or self._runtime.deleted
 
     def status(self) -> Status:
         """What it is doing right now."""
         assert self._runtime is not None
         return self._runtime.status()
+
+    def findings(self) -> list[Finding]:
+        """What is wrong with it."""
+        assert self._runtime is not None
+        return self._runtime.findings()
 
     def subscribe(self, handler: Callable[..., Any], *topics: str, group: str = GROUP, **options: Any) -> None:
         """Register a handler; one that wants a connection gets one that it can use from its thread."""

@@ -29,7 +29,7 @@ begin
     members := coordinator.live_members(v_group);
     if members > 0 and not p_force then
         raise exception using errcode = 'KG004', message = format('group %L has %s live members', p_group, members),
-            hint = 'Stop them first, or force it: they fail then, and would make the group anew when they are started again.';
+            hint = 'Stop them first, or force it: what reads the group ends then. A process that is started again makes the group anew.';
     end if;
     claims := 0;
     for v_claim in

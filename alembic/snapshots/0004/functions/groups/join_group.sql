@@ -15,15 +15,13 @@ as $$
 -- p_from (earliest, latest, time) says where a group starts that has not read the topic before; it moves nothing else.
 -- p_coordinator may be null: then the group is made, and nobody joins.
 -- Returns: topics as [{"topic_id", "name", "partitions", "channel"}].
--- A membership that was inherited from an earlier incarnation is made its own; unless it reads other topics now, the plan stays.
+-- Whoever was a member before and comes back calls rejoin_group, which makes nothing.
 -- Raises: KG002, KG012 the coordinator is dead, or replaced; KG003 no such topic; KG005 bad name or p_from.
 -- Locks: topics rows SHARE, the coordinators row KEY SHARE, the groups row NO KEY UPDATE.
 -- Rule: latest starts at V + 1 and does not get what publishers open at this moment commit below it (R11).
 declare
     v_missing text;
     v_topic coordinator.topics;
-    v_before coordinator.members;
-    v_topic_ids int[];
 begin
     perform coordinator.require_read_committed('join_group');
     if p_group is null or p_group !~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$' then
@@ -76,20 +74,8 @@ begin
     end loop;
 
     if p_coordinator is not null then
-        select m.* into v_before from coordinator.members m
-        where m.group_id = join_group.group_id and m.coordinator = p_coordinator;
-        v_topic_ids := array(select t.topic_id from coordinator.topics t where t.name = any (p_topics)
-                             union select unnest(v_before.topic_ids) where not v_before.inherited order by 1);
-        insert into coordinator.members (group_id, coordinator, topic_ids, joined_at)
-        values (join_group.group_id, p_coordinator, v_topic_ids, coordinator.now_())
-        on conflict on constraint members_pkey do update set topic_ids = excluded.topic_ids, inherited = false;
-        if v_before.topic_ids is distinct from v_topic_ids then
-            update coordinator.groups g
-            set version = g.version + 1, joined_at = coordinator.now_(), unused_since = null,
-                unplanned_since = coalesce(g.unplanned_since, coordinator.now_())
-            where g.group_id = join_group.group_id;
-            perform pg_notify('coordinator.groups', '');
-        end if;
+        perform coordinator.add_member(join_group.group_id, p_coordinator,
+            array(select t.topic_id from coordinator.topics t where t.name = any (p_topics)));
     end if;
     select jsonb_agg(jsonb_build_object('topic_id', t.topic_id, 'name', t.name, 'partitions', t.partitions,
                                         'channel', t.messages::text) order by t.topic_id)

@@ -11,7 +11,7 @@ as $$
             'publish_bytes', 'publish_many', 'transaction_outcome', 'history']),
         ('consumer', array[
             'protocol_version', 'limit_session', 'now_', 'describe_topics', 'max_message_bytes', 'transaction_outcome', 'history',
-            'register', 'heartbeat', 'hold_session', 'lost_sessions', 'join_group', 'leave', 'give_up', 'claim', 'exchange',
+            'register', 'heartbeat', 'hold_session', 'lost_sessions', 'join_group', 'rejoin_group', 'leave', 'give_up', 'claim', 'exchange',
             'dispatch_due', 'fetch', 'fetch_retries', 'gap_pass', 'resolve', 'release', 'ack', 'ack_kept', 'group_state', 'store_plan',
             'reap', 'withdraw_charge', 'peek', 'maintain_publishing', 'rotate_due', 'skip_expired', 'retire_segments',
             'drop_retired', 'sweep', 'fail_task', 'stuck_claims', 'probe_claim', 'blockers_of', 'end_blockers']),
