@@ -399,6 +399,36 @@ def test_alone__starts_when_nothing_else_runs_and_nothing_starts_beside_it():
     assert sorted(seen) == sorted((key, offset) for key in database.claims for offset in range(5))
 
 
+@pytest.mark.parametrize("ordering", ["partition", "none"])
+def test_alone__found_while_a_quick_taker_holds_some_ahead__is_not_passed_over(ordering):
+    """I10. Mutant: with nothing to hand over but a message for later, what was held ahead is taken back, and looked at again."""
+    database = FakeDatabase({1: 1, 2: 1}, {1: [1, 2]})
+    database.published(1, 0, count=3)
+    for number in (1, 2):
+        shell = shell_of(database, number, ordering=ordering)
+        shell.pass_time(400.0)
+        shell.die()
+    database.published(2, 0, count=400)
+    shell = shell_of(database, 3, ordering=ordering)
+    shell.pass_time(400.0)
+    suspects, others = shell.subscriptions
+    ahead = shell.engine.open_ahead()
+    while not ahead.messages:
+        for message in shell.engine.take([others], 1, shell.now_s, ahead):
+            shell.ack(message)
+    assert shell.engine.take([suspects], 1, shell.now_s) == []
+    assert shell.engine.lonely.row[1] == 0
+    handled = []
+    for _ in range(60):
+        shell.pass_time(0.1)
+        for message in shell.engine.take([suspects], 1, shell.now_s):
+            handled.append(message.offset)
+            shell.ack(message)
+        for message in shell.engine.take([others], 9, shell.now_s):
+            shell.ack(message)
+    assert handled == [0, 1, 2]
+
+
 def test_alone__its_subscription_is_paused__does_not_hold_up_the_others():
     database = FakeDatabase({1: 1, 2: 1}, {1: [1, 2]})
     database.published(1, 0)
