@@ -95,6 +95,8 @@ def _read_process(history: History, name: str, events: list[dict[str, Any]]) -> 
                 run.told, run.told_at, run.error = event["outcome"], at, event.get("error")
         elif kind == "process":
             process.facts = event
+        elif kind == "exchanges":
+            process.exchanges.append((at, event["tenths_ms"]))
         elif kind == "publish":
             made = Publish(name, event["id"], event["topic"], event["values"], at, event.get("dedup", False))
             publishes[event["id"]] = made

@@ -77,12 +77,17 @@ class Publish:
 
 @dataclass(slots=True)
 class Process:
-    """facts: of its first event. died_at: when it was killed, by itself or by somebody; FOREVER if it was not."""
+    """facts: of its first event. died_at: when it was killed, by itself or by somebody; FOREVER if it was not.
+
+    Attributes:
+        exchanges: When it told of them, and how long each had taken, in tenths of a millisecond.
+    """
 
     name: str
     facts: dict[str, Any] = field(default_factory=dict)
     died_at: float = FOREVER
     runs: list[Run] = field(default_factory=list)
+    exchanges: list[tuple[float, list[int]]] = field(default_factory=list)
 
 
 class Row(NamedTuple):

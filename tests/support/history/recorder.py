@@ -17,6 +17,7 @@ compared with each other and with the server; all of them run on one host.
 | told | told: what came of acks that somebody waited for | runs, outcome, error |
 | broken | told: a handler was ended by its connection, or cancelled | run, error |
 | die | a handler kills its own process | run |
+| exchanges | told, every few seconds: how long exchanges took | tenths_ms |
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import psycopg
 from support.history import publisher, worker
 from support.history.check import check, report, violations
+from support.history.figures import growths, summary
 from support.history.laws import Violation
 from support.history.load import DRIVER, load
 from support.history.recorder import Recorder, read
@@ -35,6 +36,8 @@ TOPIC = "orders"
 ROOT = Path(__file__).parents[3]
 FLIGHT = Path(__file__).with_name("flight.sql")
 SAMPLE_S = 5.0
+# Sizes below are not worth a line.
+TOLD_BYTES = 500_000
 QUIET_TRIES = 4
 
 READS = (
@@ -42,6 +45,7 @@ READS = (
     worker.Reads("ledger", [TOPIC], "key", transactional=True, concurrency=3),
     worker.Reads("order", [TOPIC], "partition", batch_size=5, concurrency=2),
 )
+RATE_PER_PUBLISHER = 350.0
 ODD = {"fail once": 0.01, "fail": 0.001, "reject": 0.001, "die": 0.0002}
 
 
@@ -52,6 +56,7 @@ class Plan:
     Attributes:
         rate: Messages published per second, by all publishers.
         odd: How often a message asks its handlers for something else than an ack.
+        reads: Groups that are read by all processes.
         hold_snapshot: A session holds a REPEATABLE READ snapshot all the time.
         flat: Memory and sizes of tables are to stay what they are: for long runs.
         settle_s: How long it may take after the faults until everything is settled.
@@ -67,11 +72,16 @@ class Plan:
     seed: int = 1
     odd: dict[str, float] = field(default_factory=lambda: dict(ODD))
     work_s: float = 0.0
+    reads: Sequence[worker.Reads] = READS
     hold_snapshot: bool = False
     flat: bool = False
     settle_s: float = 120.0
-    spared: int | None = None
     major: int | None = None
+
+    @property
+    def publishers(self) -> int:
+        """How many processes publish."""
+        return max(1, round(self.rate / RATE_PER_PUBLISHER))
 
     def settings(self) -> dict[str, Any]:
         """Times that are as short as the lease."""
@@ -159,7 +169,7 @@ class Storm:
         for slot in range(self.plan.processes):
             self.workers.append(self._worker(slot))
         self._wait(self._owned, 60, "all partitions have owners")
-        for number in range(max(1, round(self.plan.rate / 350))):
+        for number in range(self.plan.publishers):
             self.publishers.append(self._publisher(number))
         self.began_s = time.monotonic()
         self.recorder.say("begin")
@@ -193,6 +203,7 @@ class Storm:
             undo()
         self._later.clear()
         self.proxy.heal()
+        self.recorder.say("enough")
         for child in self.publishers:
             if child.running:
                 child.popen.send_signal(SIGTERM)
@@ -226,6 +237,8 @@ class Storm:
         verdicts = check(self.history)
         for line in report(verdicts):
             print(line, file=self.out)
+        for line in summary(self.history, self.plan.rate):
+            print(line, file=self.out)
         return [*violations(verdicts), *(Violation("run", "process", text) for text in self.broken)]
 
     def _say_goodbye(self) -> None:
@@ -249,7 +262,7 @@ class Storm:
     def _worker(self, slot: int) -> Child:
         # Of four: threads and asyncio, both by run() and by consumers' loops. The last is behind the proxy.
         explicit = slot % 4 >= 2
-        reads = [worker.Reads(**{**_facts(one), "explicit": explicit}) for one in READS]
+        reads = [worker.Reads(**{**_facts(one), "explicit": explicit}) for one in self.plan.reads]
         behind = slot == self.plan.processes - 1
         task = worker.Task(
             self.proxy.dsn if behind else self.dsn,
@@ -264,13 +277,12 @@ class Storm:
 
     def _publisher(self, number: int) -> Child:
         name = self._next(f"p{number}")
-        count = max(1, round(self.plan.rate / 350))
         task = publisher.Task(
             self.dsn,
             str(self.plan.folder),
             name,
             TOPIC,
-            self.plan.rate / count,
+            self.plan.rate / self.plan.publishers,
             self.plan.seed,
             odd=self.plan.odd,
             settings={"connect_timeout_s": 5.0},
@@ -393,7 +405,7 @@ class Storm:
 
     def _owned(self) -> bool:
         rows = self._query("select count(*), count(o.member_id) from coordinator.offsets o")
-        return bool(rows) and rows[0][0] == rows[0][1] == len(READS) * self.plan.partitions
+        return bool(rows) and rows[0][0] == rows[0][1] == len(self.plan.reads) * self.plan.partitions
 
     def _settled(self) -> bool:
         rows = self._query("select coalesce(sum(o.lag + o.parked), -1) from coordinator.offsets o")
@@ -407,7 +419,9 @@ class Storm:
             "group by 1, 2) x"
         )
         self._look_after()
-        return bool(rows) and rows[0][0] <= 1 and rows[0][1] == len(READS) * len(self.workers) and self._owned()
+        return (
+            bool(rows) and rows[0][0] <= 1 and rows[0][1] == len(self.plan.reads) * len(self.workers) and self._owned()
+        )
 
     def _epochs(self) -> list[tuple[Any, ...]]:
         return self._query(
@@ -422,25 +436,19 @@ class Storm:
             "and c.relname not in ('dead_letters', 'dedup')"
         )
         memory = {child.name: child.rss_bytes() for child in self.workers if child.running}
-        self.recorder.say("sample", tables=dict(sizes), memory=memory)
+        lag = self._query("select sum(o.lag)::bigint from coordinator.offsets o")
+        self.recorder.say("sample", tables=dict(sizes), memory=memory, lag=lag[0][0] if lag else None)
         with contextlib.suppress(psycopg.Error):
             verdicts = check(load(None, self.dsn, light=True), ("I1", "I2"))
             for violation in violations(verdicts):
                 self._break(f"in the middle of it: {violation}")
 
     def _check_flat(self) -> None:
-        """Compare the last quarter with the second: the first is for what has to grow once."""
-        samples = [event for event in read(self.recorder.path) if event["event"] == "sample"]
-        second, last = _quarter(samples, 1), _quarter(samples, 3)
-        for kind, slack_bytes, factor in (("tables", 4 << 20, 1.5), ("memory", 8 << 20, 1.15)):
-            for name in sorted({*(second[0][kind] if second else ()), *(last[0][kind] if last else ())}):
-                was = max((sample[kind].get(name, 0) for sample in second), default=0)
-                now = max((sample[kind].get(name, 0) for sample in last), default=0)
-                most = was * factor + slack_bytes
-                if was and now:
-                    self._say(f"{kind} {name}: {was / 1e6:.1f} MB, then {now / 1e6:.1f} MB")
-                if was and now > most:
-                    self.recorder.say("grown", what=f"{kind} {name}", was=was, now=now, most=round(most))
+        for growth in growths([event for event in read(self.recorder.path) if event["event"] == "sample"]):
+            if growth.now >= TOLD_BYTES:
+                self._say(str(growth))
+            if growth.too_much:
+                self.recorder.say("grown", what=growth.what, was=growth.was, now=growth.now, most=growth.most)
 
     # ---- telling
 
@@ -461,65 +469,11 @@ class Storm:
         print(f"{since_s:7.1f}  {text}", file=self.out, flush=True)
 
 
-def exchange_times(folder: Path, from_s: float, to_s: float) -> list[float]:
-    """Milliseconds of all exchanges that ended between two moments, ascending."""
-    from support.history.recorder import SUFFIX, read
-
-    found = [
-        tenths / 10
-        for path in folder.glob(f"w*{SUFFIX}")
-        for event in read(path)
-        if event["event"] == "exchanges" and from_s < event["at"] <= to_s
-        for tenths in event["tenths_ms"]
-    ]
-    return sorted(found)
-
-
-def percentile(ascending: Sequence[float], share: float) -> float:
-    return ascending[min(len(ascending) - 1, int(share * len(ascending)))] if ascending else 0.0
-
-
 def _facts(reads: worker.Reads) -> dict[str, Any]:
     from dataclasses import asdict
 
     return asdict(reads)
 
 
-def _quarter(samples: list[dict[str, Any]], number: int) -> list[dict[str, Any]]:
-    size = len(samples) // 4
-    return samples[number * size : (number + 1) * size]
-
-
 def _tail(child: Child) -> str:
     return "\n".join(child.log.read_text(errors="replace").splitlines()[-15:])
-
-
-def slowed(folder: Path, out: TextIO) -> list[Violation]:
-    """Compare exchanges of the first minute with those of the last: at most twice as slow at the 99th percentile."""
-    moments = {event["event"]: event["at"] for event in load(folder, None).driver}
-    first = exchange_times(folder, moments["begin"], moments["begin"] + 60)
-    last = exchange_times(folder, moments["calm"] - 60, moments["calm"])
-    was, now = percentile(first, 0.99), percentile(last, 0.99)
-    print(
-        f"exchange p99: {was:.1f} ms of {len(first)} in the first minute, {now:.1f} ms of {len(last)} in the last",
-        file=out,
-    )
-    if now > 2 * was:
-        return [Violation("I15", "exchange", f"p99 rose from {was:.1f} ms to {now:.1f} ms while a snapshot was held")]
-    return []
-
-
-def uncharged(storm: Storm) -> list[Violation]:
-    """Nobody's crash: no message was charged, none is dead, and every process is the one that was started."""
-    history = storm.history
-    found = []
-    for key, state in history.claims.items():
-        if state.crashed or any(version.crashes for version in state.parked):
-            found.append(Violation("R6", str(key), "a crash was charged, and nobody had crashed"))
-        if state.buried:
-            found.append(Violation("R6", str(key), f"{len(state.buried)} messages were dead-lettered"))
-    if any(child.name != f"w{slot}.1" for slot, child in enumerate(storm.workers)):
-        found.append(
-            Violation("R6", "processes", f"not those that were started: {[child.name for child in storm.workers]}")
-        )
-    return found

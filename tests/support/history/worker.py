@@ -98,6 +98,20 @@ class Acts:
             self.recorder.say("reject", run=run)
             raise Reject("as asked")
 
+    def judge_together(self, messages: list[Any], runs: list[int], reads: Reads) -> None:
+        """The same for messages of one transaction: what one of them asks for befalls all, so each that fails comes alone next time.
+
+        Nobody is rejected or killed in company: that is for when it comes alone.
+        """
+        from coordinator import Retry
+
+        if len(messages) == 1:
+            self.judge(messages[0], runs[0], reads)
+        elif any(_is_odd(message) for message in messages):
+            for run in runs:
+                self.recorder.say("fail", run=run, delay_s=RETRY_S)
+            raise Retry(RETRY_S)
+
     @contextlib.contextmanager
     def told_if_broken(self, runs: list[int]) -> Iterator[None]:
         """Say it when something else than what the message asked for ends a handler: its connection, or its cancellation."""
@@ -108,22 +122,28 @@ class Acts:
         except (Reject, Retry):
             raise
         except BaseException as error:
-            for run in runs:
-                self.recorder.say("broken", run=run, error=type(error).__name__)
+            self.broken(runs, error)
             raise
 
-    def told(self, runs: list[int], error: BaseException | None) -> None:
-        """Say what came of acks. Refused is known; of the rest only the COMMIT's answer is."""
+    def broken(self, runs: list[int], error: BaseException) -> None:
+        for run in runs:
+            self.recorder.say("broken", run=run, error=type(error).__name__)
+
+    def told(self, runs: list[int], error: BaseException | None, *, together: bool = False) -> None:
+        """Say what came of acks. Refused is known; of the rest only the COMMIT's answer is.
+
+        Args:
+            together: In one transaction. Of other acks some may have been written where one was refused.
+        """
         from coordinator.errors import FencedError
 
-        # Of several acks some may have been written: a refusal is sure of one alone.
         outcome = "returned" if error is None else "unknown"
-        if isinstance(error, FencedError) and len(runs) == 1:
+        if isinstance(error, FencedError) and (together or len(runs) == 1):
             outcome = "raised"
         self.recorder.say("told", runs=runs, outcome=outcome, error=error and type(error).__name__)
 
-    def effect(self, reads: Reads, message: Any) -> tuple[Any, ...]:
-        return reads.group, message.topic, message.partition, message.offset, message.value["id"]
+    def effects(self, reads: Reads, messages: list[Any]) -> list[tuple[Any, ...]]:
+        return [(reads.group, one.topic, one.partition, one.offset, one.value["id"]) for one in messages]
 
     def options(self, reads: Reads) -> dict[str, Any]:
         options: dict[str, Any] = {
@@ -139,6 +159,21 @@ class Acts:
                 "transactional": reads.transactional,
             }
         return options
+
+
+def _is_odd(message: Any) -> bool:
+    """Whether judge would raise."""
+    do = message.value.get("do")
+    return do in ("fail", "reject") or (do == "fail once" and message.attempt == 1)
+
+
+def _give_back(messages: list[Any], delay_s: float | None) -> None:
+    """Nack what is still ours."""
+    from coordinator.errors import CoordinatorError
+
+    for message in messages:
+        with contextlib.suppress(CoordinatorError):
+            message.nack(delay_s=delay_s)
 
 
 class Threads:
@@ -187,35 +222,51 @@ class Threads:
     def _handler(self, reads: Reads) -> Any:
         acts = self.acts
 
-        def one(message: Any, *connection: Any) -> None:
+        def one(message: Any) -> None:
             run = acts.recorder.start(message)
             with acts.told_if_broken([run]):
-                self._work(message, run, reads, *connection)
+                self._work(message, run, reads)
             acts.recorder.say("ack", run=run)
 
-        def many(messages: list[Any], *connection: Any) -> Any:
+        def many(messages: list[Any]) -> Any:
             batch = acts.recorder.next_batch()
             runs = [acts.recorder.start(message, batch) for message in messages]
             results: dict[Any, BaseException | None] = {}
             for message, run in zip(messages, runs, strict=True):
                 try:
                     with acts.told_if_broken(runs):
-                        self._work(message, run, reads, *connection)
+                        self._work(message, run, reads)
                     results[message] = None
                 except Exception as error:
-                    if reads.transactional:
-                        raise
                     results[message] = error
             for message, run in zip(messages, runs, strict=True):
                 if results[message] is None:
                     acts.recorder.say("ack", run=run)
-            return None if reads.transactional else results
+            return results
 
+        def one_booked(message: Any, connection: Any) -> None:
+            booked([message], connection)
+
+        def booked(messages: list[Any], connection: Any) -> None:
+            batch = acts.recorder.next_batch()
+            runs = [acts.recorder.start(message, batch) for message in messages]
+            with acts.told_if_broken(runs):
+                self._effect(messages, runs, reads, connection)
+            for run in runs:
+                acts.recorder.say("ack", run=run)
+
+        if reads.transactional:
+            return booked if reads.batch_size > 1 else one_booked
         return many if reads.batch_size > 1 else one
 
-    def _work(self, message: Any, run: int, reads: Reads, connection: Any = None) -> None:
-        if connection is not None:
-            connection.execute(EFFECT, self.acts.effect(reads, message))
+    def _effect(self, messages: list[Any], runs: list[int], reads: Reads, connection: Any) -> None:
+        with connection.cursor() as cursor:
+            cursor.executemany(EFFECT, self.acts.effects(reads, messages))
+        if self.task.work_s:
+            time.sleep(self.task.work_s * len(messages))
+        self.acts.judge_together(messages, runs, reads)
+
+    def _work(self, message: Any, run: int, reads: Reads) -> None:
         if self.task.work_s:
             time.sleep(self.task.work_s)
         self.acts.judge(message, run, reads)
@@ -225,37 +276,36 @@ class Threads:
     def _loop(self, reads: Reads, consumer: Any) -> None:
         for batch in consumer.batches(max(reads.batch_size, 10), 1.0):
             if reads.transactional:
-                for message in batch:
-                    self._book(reads, message)
+                for place in range(0, len(batch), reads.batch_size):
+                    self._book(reads, consumer, batch[place : place + reads.batch_size])
             elif batch:
                 self._settle(reads, consumer, batch)
 
-    def _book(self, reads: Reads, message: Any) -> None:
+    def _book(self, reads: Reads, consumer: Any, batch: list[Any]) -> None:
         from coordinator import Reject, Retry
         from coordinator.errors import CoordinatorError
 
-        run = self.acts.recorder.start(message)
+        number = self.acts.recorder.next_batch()
+        runs = [self.acts.recorder.start(message, number) for message in batch]
         try:
-            with message.transaction() as connection:
-                self._work(message, run, reads, connection)
-                self.acts.recorder.say("ack", run=run)
+            with consumer.transaction(batch) as connection:
+                self._effect(batch, runs, reads, connection)
+                for run in runs:
+                    self.acts.recorder.say("ack", run=run)
         except Retry as error:
-            with contextlib.suppress(CoordinatorError):
-                message.nack(delay_s=error.delay_s)
+            _give_back(batch, error.delay_s)
         except Reject as error:
             with contextlib.suppress(CoordinatorError):
-                message.reject(str(error))
+                batch[0].reject(str(error))
         except CoordinatorError as error:
-            self.acts.told([run], error)
-            with contextlib.suppress(CoordinatorError):
-                message.nack(delay_s=0)
+            self.acts.told(runs, error, together=True)
+            _give_back(batch, 0)
         except Exception as error:
             # The connection broke in the handler's own statement.
-            self.acts.recorder.say("broken", run=run, error=type(error).__name__)
-            with contextlib.suppress(CoordinatorError):
-                message.nack(delay_s=0)
+            self.acts.broken(runs, error)
+            _give_back(batch, 0)
         else:
-            self.acts.told([run], None)
+            self.acts.told(runs, None)
 
     def _settle(self, reads: Reads, consumer: Any, batch: list[Any]) -> None:
         from coordinator import Reject, Retry
@@ -333,43 +383,51 @@ class Asyncio:
     def _handler(self, reads: Reads) -> Any:
         acts = self.acts
 
-        async def one(message: Any, *connection: Any) -> None:
+        async def one(message: Any) -> None:
             run = acts.recorder.start(message)
             with acts.told_if_broken([run]):
-                await self._work(message, run, reads, *connection)
+                await self._work(message, run, reads)
             acts.recorder.say("ack", run=run)
 
-        async def many(messages: list[Any], *connection: Any) -> Any:
+        async def many(messages: list[Any]) -> Any:
             batch = acts.recorder.next_batch()
             runs = [acts.recorder.start(message, batch) for message in messages]
             results: dict[Any, BaseException | None] = {}
             for message, run in zip(messages, runs, strict=True):
                 try:
                     with acts.told_if_broken(runs):
-                        await self._work(message, run, reads, *connection)
+                        await self._work(message, run, reads)
                     results[message] = None
                 except Exception as error:
-                    if reads.transactional:
-                        raise
                     results[message] = error
             for message, run in zip(messages, runs, strict=True):
                 if results[message] is None:
                     acts.recorder.say("ack", run=run)
-            return None if reads.transactional else results
+            return results
 
-        async def one_in_transaction(message: Any, connection: Any) -> None:
-            await one(message, connection)
+        async def one_booked(message: Any, connection: Any) -> None:
+            await booked([message], connection)
 
-        async def many_in_transaction(messages: list[Any], connection: Any) -> None:
-            await many(messages, connection)
+        async def booked(messages: list[Any], connection: Any) -> None:
+            batch = acts.recorder.next_batch()
+            runs = [acts.recorder.start(message, batch) for message in messages]
+            with acts.told_if_broken(runs):
+                await self._effect(messages, runs, reads, connection)
+            for run in runs:
+                acts.recorder.say("ack", run=run)
 
         if reads.transactional:
-            return many_in_transaction if reads.batch_size > 1 else one_in_transaction
+            return booked if reads.batch_size > 1 else one_booked
         return many if reads.batch_size > 1 else one
 
-    async def _work(self, message: Any, run: int, reads: Reads, connection: Any = None) -> None:
-        if connection is not None:
-            await connection.execute(EFFECT, self.acts.effect(reads, message))
+    async def _effect(self, messages: list[Any], runs: list[int], reads: Reads, connection: Any) -> None:
+        async with connection.cursor() as cursor:
+            await cursor.executemany(EFFECT, self.acts.effects(reads, messages))
+        if self.task.work_s:
+            await asyncio.sleep(self.task.work_s * len(messages))
+        self.acts.judge_together(messages, runs, reads)
+
+    async def _work(self, message: Any, run: int, reads: Reads) -> None:
         if self.task.work_s:
             await asyncio.sleep(self.task.work_s)
         self.acts.judge(message, run, reads)
@@ -379,36 +437,36 @@ class Asyncio:
     async def _loop(self, reads: Reads, consumer: Any) -> None:
         async for batch in consumer.batches(max(reads.batch_size, 10), 1.0):
             if reads.transactional:
-                for message in batch:
-                    await self._book(reads, message)
+                for place in range(0, len(batch), reads.batch_size):
+                    await self._book(reads, consumer, batch[place : place + reads.batch_size])
             elif batch:
                 await self._settle(reads, consumer, batch)
 
-    async def _book(self, reads: Reads, message: Any) -> None:
+    async def _book(self, reads: Reads, consumer: Any, batch: list[Any]) -> None:
         from coordinator import Reject, Retry
         from coordinator.errors import CoordinatorError
 
-        run = self.acts.recorder.start(message)
+        number = self.acts.recorder.next_batch()
+        runs = [self.acts.recorder.start(message, number) for message in batch]
         try:
-            async with message.transaction() as connection:
-                await self._work(message, run, reads, connection)
-                self.acts.recorder.say("ack", run=run)
+            async with consumer.transaction(batch) as connection:
+                await self._effect(batch, runs, reads, connection)
+                for run in runs:
+                    self.acts.recorder.say("ack", run=run)
         except Retry as error:
-            with contextlib.suppress(CoordinatorError):
-                message.nack(delay_s=error.delay_s)
+            _give_back(batch, error.delay_s)
         except Reject as error:
             with contextlib.suppress(CoordinatorError):
-                message.reject(str(error))
+                batch[0].reject(str(error))
         except CoordinatorError as error:
-            self.acts.told([run], error)
-            with contextlib.suppress(CoordinatorError):
-                message.nack(delay_s=0)
+            self.acts.told(runs, error, together=True)
+            _give_back(batch, 0)
         except Exception as error:
-            self.acts.recorder.say("broken", run=run, error=type(error).__name__)
-            with contextlib.suppress(CoordinatorError):
-                message.nack(delay_s=0)
+            # The connection broke in the handler's own statement.
+            self.acts.broken(runs, error)
+            _give_back(batch, 0)
         else:
-            self.acts.told([run], None)
+            self.acts.told(runs, None)
 
     async def _settle(self, reads: Reads, consumer: Any, batch: list[Any]) -> None:
         from coordinator import Reject, Retry
