@@ -222,7 +222,7 @@ class Deliveries:
             self._reclaim(ahead)
             max_count = ahead.next_count(now_s)
         self._take(subscriptions, max_count, now_s, taken, ahead)
-        if not taken and self.lonely is None and any(other.messages for other in self.aheads):
+        if not taken and not self._stopped and any(other.messages for other in self.aheads):
             # Nobody stands idle beside what another one has not started.
             self.reclaim()
             self._take(subscriptions, max_count, now_s, taken, ahead)
