@@ -54,7 +54,8 @@ class Endpoint:
             "livez": self._live,
             "readyz": self._ready,
         }
-        self._server = Server(host, port, routes)
+        # Not the metrics: to put together many of them takes a while.
+        self._server = Server(host, port, routes, prompt=("livez", "readyz"))
         self.port = self._server.port
 
     def start(self) -> None:

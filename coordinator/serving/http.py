@@ -3,10 +3,13 @@
 import socket
 import socketserver
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from coordinator.errors import ConfigError, NotFoundError, UnavailableError
@@ -15,9 +18,13 @@ from coordinator.observe.logs import logger, said
 
 log = logger()
 
-# A client that sends nothing, or reads nothing, for so long is left.
+# A client that has not sent its request, or not read its answer, within this is left.
 _PATIENCE_S = 10.0
+# Of those, and of connections that are kept for another request, only so many: who has kept us waiting longest goes first.
+_MAX_CONNECTIONS = 64
+# Pages that are being made, and requests for one that wait for their turn; less than the connections, so that somebody can go.
 _MAX_REQUESTS = 16
+_MAX_WAITING = 16
 _MAX_PATH_CHARS = 2000
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -45,14 +52,17 @@ Route = Callable[[Request], Response]
 class Server:
     """Routes by the first part of the path, served by threads; `port` is the one that was found where 0 was asked for."""
 
-    def __init__(self, host: str, port: int, routes: Mapping[str, Route]) -> None:
+    def __init__(self, host: str, port: int, routes: Mapping[str, Route], prompt: Collection[str] = ()) -> None:
         """Take the port.
+
+        Args:
+            prompt: The routes that wait for nothing, a database least of all; they are answered while all others are busy.
 
         Raises:
             ConfigError: It is taken, or the host is none of this machine's.
         """
         try:
-            self._server = _Threading(host, port, routes)
+            self._server = _Threading(host, port, routes, prompt)
         except (OSError, OverflowError) as error:
             raise ConfigError(f"cannot listen on {host} port {port}: {error}") from error
         self.host = host
@@ -74,10 +84,16 @@ class Server:
 class _Threading(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
+    request_queue_size = _MAX_CONNECTIONS
 
-    def __init__(self, host: str, port: int, routes: Mapping[str, Route]) -> None:
+    def __init__(self, host: str, port: int, routes: Mapping[str, Route], prompt: Collection[str]) -> None:
         self.routes = routes
+        self.prompt = prompt
         self.room = threading.BoundedSemaphore(_MAX_REQUESTS)
+        self.crowd = threading.BoundedSemaphore(_MAX_REQUESTS + _MAX_WAITING)
+        self._connections = threading.Lock()
+        # Since when a client is waited for; None while it waits for us.
+        self._since_s: dict[socket.socket, float | None] = {}
         self.local = host in _LOCAL_NAMES
         if ":" in host:
             self.address_family = socket.AF_INET6
@@ -99,6 +115,43 @@ class _Threading(ThreadingHTTPServer):
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Begin to serve a connection; where there are too many, leave the client that has been waited for longest."""
+        with self._connections:
+            if len(self._since_s) >= _MAX_CONNECTIONS:
+                self._leave_oldest()
+            self._since_s[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def _leave_oldest(self, before_s: float = float("inf")) -> bool:
+        waited = [(since_s, client) for client, since_s in self._since_s.items() if since_s is not None]
+        since_s, client = min(waited, key=lambda one: one[0], default=(before_s, None))
+        if client is None or since_s >= before_s:
+            return False
+        del self._since_s[client]
+        # Its thread reads an end, or can't write, and closes it.
+        with suppress(OSError):
+            client.shutdown(socket.SHUT_RDWR)
+        return True
+
+    def service_actions(self) -> None:
+        """Leave clients that are too slow; a timeout of the socket's begins anew with every byte."""
+        with self._connections:
+            while self._leave_oldest(time.monotonic() - _PATIENCE_S):
+                pass
+
+    def waits_for(self, client: socket.socket, *, us: bool) -> None:
+        """A connection's client waits for us now, or we for it."""
+        with self._connections:
+            if client in self._since_s:
+                self._since_s[client] = None if us else time.monotonic()
+
+    def shutdown_request(self, request: Any) -> None:
+        """Forget a connection, and close it."""
+        with self._connections:
+            self._since_s.pop(request, None)
+        super().shutdown_request(request)
+
     def handle_error(self, request: object, client_address: object) -> None:
         """Say nothing: a client that goes away in the middle is no event."""
 
@@ -117,8 +170,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(with_body=False)
 
     def _answer(self, *, with_body: bool) -> None:
-        with self.server.room:
-            response = self._response()
+        self.server.waits_for(self.connection, us=True)
+        response = self._response()
+        self.server.waits_for(self.connection, us=False)
         self.send_response(response.status)
         self.send_header("Content-Type", response.content_type)
         self.send_header("Content-Length", str(len(response.body)))
@@ -129,6 +183,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if with_body:
             self.wfile.write(response.body)
+        self.server.waits_for(self.connection, us=False)
 
     def _response(self) -> Response:
         if not self.server.knows(self.headers.get("Host", "")):
@@ -140,6 +195,17 @@ class _Handler(BaseHTTPRequestHandler):
         if route is None or self.headers.get("Content-Length", "0") != "0":
             return plain(HTTPStatus.NOT_FOUND, "there is no such page")
         request = Request(tuple(rest), dict(parse_qsl(parts.query)), self.headers.get("Accept", ""))
+        if first in self.server.prompt:
+            return self._made(first, route, request)
+        if not self.server.crowd.acquire(blocking=False):
+            return plain(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests at once")
+        try:
+            with self.server.room:
+                return self._made(first, route, request)
+        finally:
+            self.server.crowd.release()
+
+    def _made(self, first: str, route: Route, request: Request) -> Response:
         try:
             return route(request)
         except NotFoundError as error:

@@ -1,0 +1,121 @@
+"""Clients that send slowly, read slowly, or come in crowds: bounded, and never in the way of a probe. Over real sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from http import HTTPStatus
+
+import pytest
+from support.http import get
+from support.shell import wait_until
+
+from coordinator.serving import http
+from coordinator.serving.http import Response, Server
+
+LARGE = b"x" * (16 * 1024 * 1024)
+
+
+@pytest.fixture
+def hung():
+    """Set at the end, or by the test: until then the page `hung` is not done."""
+    gate = threading.Event()
+    yield gate
+    gate.set()
+
+
+@pytest.fixture
+def port(hung):
+    def hang(_request):
+        assert hung.wait(60)
+        return Response(b"at last")
+
+    routes = {"livez": lambda _: Response(b"well"), "hung": hang, "large": lambda _: Response(LARGE)}
+    server = Server("127.0.0.1", 0, routes, prompt=("livez",))
+    server.start()
+    yield server.port
+    server.stop()
+
+
+@pytest.fixture
+def clients(port):
+    """Open so many connections, and send each the same; all are closed at the end."""
+    with contextlib.ExitStack() as stack:
+
+        def make(count, sent):
+            made = []
+            for _ in range(count):
+                client = stack.enter_context(socket.create_connection(("127.0.0.1", port), 30))
+                client.sendall(sent)
+                made.append(client)
+            return made
+
+        yield make
+
+
+def left(client):
+    """Tell whether the server has closed it without a word."""
+    client.settimeout(0.0)
+    try:
+        return client.recv(1, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def well(port):
+    began_s = time.monotonic()
+    answer = get(port, "/livez")
+    return answer.status == HTTPStatus.OK and time.monotonic() - began_s < http._PATIENCE_S / 2
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /li", b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX-Slow: "])
+def test_connections__that_send_nothing_more__are_bounded_and_probes_get_through(port, clients, sent):
+    before = threading.active_count()
+    idle = clients(4 * http._MAX_CONNECTIONS, sent)
+    wait_until(lambda: sum(map(left, idle)) >= 3 * http._MAX_CONNECTIONS, 30, "the oldest were left")
+    assert threading.active_count() - before <= http._MAX_CONNECTIONS + 1
+    for _ in range(5):
+        assert well(port)
+    assert not left(idle[-1])
+
+
+def test_connections__kept_for_another_request__are_bounded(port, clients):
+    kept = clients(3 * http._MAX_CONNECTIONS, b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert well(port)
+    answered = [client for client in kept if client.recv(12) == b"HTTP/1.1 200"]
+    assert answered
+    assert kept[-1] in answered
+
+
+def test_connection__a_byte_now_and_then__is_left_in_the_end(port, clients, monkeypatch):
+    monkeypatch.setattr(http, "_PATIENCE_S", 1.0)
+    (client,) = clients(1, b"GET /livez HTTP/1.1\r\nX-Slow: ")
+
+    def trickled():
+        with contextlib.suppress(ConnectionError):
+            client.sendall(b"x")
+        return left(client)
+
+    wait_until(trickled, 30, "left")
+
+
+def test_connections__that_read_nothing_of_a_large_answer__leave_room(port, clients):
+    clients(2 * http._MAX_CONNECTIONS, b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    for _ in range(5):
+        assert well(port)
+
+
+def test_pages__that_hang__are_bounded_and_probes_get_through(port, clients, hung):
+    """The database of a dashboard hangs, and people reload."""
+    waiting = clients(2 * http._MAX_CONNECTIONS, b"GET /hung HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    room = http._MAX_REQUESTS + http._MAX_WAITING
+    refused = [client for client in waiting[room:] if client.recv(12) == b"HTTP/1.1 503"]
+    assert refused
+    for _ in range(5):
+        assert well(port)
+    hung.set()
+    assert all(client.recv(12) == b"HTTP/1.1 200" for client in waiting[:room])
