@@ -191,7 +191,11 @@ class Partition:
         if self.lanes.waiting_count >= self.window.max_waiting:
             return 0
         # A gap is a message that may appear any moment: a large open transaction must not flood the reader when it commits.
-        buffered = len(self.ready) + len(self.urgent) + len(self.in_flight) + self.gaps.size
+        buffered = len(self.ready) + len(self.urgent) + self.gaps.size
+        if self.crashes:
+            # Everything open is charged with the next crash: so that there is less of it, what runs counts, too. Else it does
+            # not: who gathers many messages before he acks the first would get no more, long before max_in_flight.
+            buffered += len(self.in_flight)
         # Where a read has found nothing but gaps, the handlers' speed says nothing: a rolled-back load is to be passed quickly.
         size = self.window.max_waiting if self.barren and not self.in_flight else self.window.size
         room = size - buffered

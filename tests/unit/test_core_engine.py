@@ -259,6 +259,19 @@ def test_answer_lost__gap_unresolved__nothing_above_it_starts(shell, database):
     assert shell.take() == []
 
 
+def test_take__messages_gathered_slowly_without_acks__come_until_max_in_flight():
+    database = FakeDatabase({1: 1}, {1: [1]})
+    database.published(1, 0, count=600)
+    shell = Shell(database, ordering="none", limits=Limits(max_window=64, max_in_flight=500))
+    shell.claim_all()
+    held = []
+    for _ in range(40):
+        shell.until_waiting()
+        held += shell.take(20)
+        shell.pass_time(0.5)
+    assert held == list(range(500))
+
+
 def test_take__two_topics__a_busy_one_does_not_starve_the_other():
     """Design 4.3: ready work is taken fairly across partitions, so that a hot one starves nobody."""
     database = FakeDatabase({1: 1, 2: 1}, {1: [1, 2]})
