@@ -1,7 +1,6 @@
 """Coordinator and AsyncCoordinator: the face that users meet. Wires, decides nothing."""
 
 import asyncio
-import difflib
 import signal
 import socket
 import threading
@@ -56,11 +55,12 @@ from coordinator.producer.aio import AsyncProducer
 from coordinator.producer.blocking import Producer
 from coordinator.producer.encode import JSON, Codec, OnDuplicate
 from coordinator.protocol import admin, groups, messages, observe, topics
+from coordinator.protocol.check import flag, int4, int8, nearest
 from coordinator.protocol.observe import GroupGauge
 from coordinator.protocol.placeholder import DEFAULT_SCHEMA
 from coordinator.protocol.statement import Flow, Statement
 from coordinator.protocol.topics import DEFAULT_RETENTION
-from coordinator.settings import EMBEDDED, Settings, checked_name, find_static_id
+from coordinator.settings import EMBEDDED, Settings, checked_id, checked_name, find_static_id
 
 if TYPE_CHECKING:
     from coordinator.serving.http import Route
@@ -75,6 +75,8 @@ P = TypeVar("P")
 _LOOK_S = 0.1
 
 _DEFAULT_MAX_MESSAGE_BYTES = 1024 * 1024
+
+_MAX_PORT = 65535
 
 _NOTHING_SUBSCRIBED = "nothing is subscribed: decorate a function with @app.subscribe(topic, group=...)"
 
@@ -183,6 +185,9 @@ class _Base:
             return nullcontext()
         from coordinator.serving.endpoint import Where, opened  # noqa: PLC0415 - only for who asks for it
 
+        if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= _MAX_PORT:  # type: ignore[redundant-expr]
+            raise ConfigError(f"port: wanted a whole number from 0 to {_MAX_PORT}, found {port!r}")
+        checked_name("host", host)
         settings = self.settings
         where = Where(
             host,
@@ -384,6 +389,8 @@ class Coordinator(_Base, Operations):
         Raises:
             NotFoundError: No such topic or partition.
         """
+        int4("limit", limit, 1)
+        int8("from_offset", from_offset, 0)
         partitions = range(self.topic(topic).partitions) if partition is None else [partition]
         found: list[Message] = []
         for number in partitions:
@@ -416,8 +423,8 @@ class Coordinator(_Base, Operations):
         Raises:
             ConfigError: A wrong argument.
         """
-        chosen = _consumer_options(topics, group, start, options)
-        runtime = Runtime(self.dsn, self.schema, self.settings, self.client_id, static_id)
+        chosen = _consumer_options(topics, group, start, auto_ack, options)
+        runtime = Runtime(self.dsn, self.schema, self.settings, self.client_id, checked_id(static_id))
         return Consumer(runtime, chosen, self.codec.decode, auto_ack=auto_ack)
 
     def subscribe(self, *topics: str, group: str, start: Start = "earliest", **options: Any) -> Callable[[H], H]:
@@ -608,7 +615,7 @@ class Coordinator(_Base, Operations):
         Raises:
             NotFoundError: No such member, or it is dead.
         """
-        self._execute(groups.drain(_member_id(member_id), on=on))
+        self._execute(groups.drain(_member_id(member_id), on=flag("on", on)))
 
     def dead_letters(self, group: str) -> DeadLetters:
         """What a group gave up on: list, get, stats, replay, purge, export. Asks the database nothing by itself."""
@@ -791,6 +798,8 @@ class AsyncCoordinator(_Base, AsyncOperations):
         self, topic: str, *, partition: int | None = None, from_offset: int = 0, limit: int = 10
     ) -> list[Message]:
         """`Coordinator.peek`."""
+        int4("limit", limit, 1)
+        int8("from_offset", from_offset, 0)
         partitions = range((await self.topic(topic)).partitions) if partition is None else [partition]
         found: list[Message] = []
         for number in partitions:
@@ -813,8 +822,8 @@ class AsyncCoordinator(_Base, AsyncOperations):
         **options: Any,
     ) -> AsyncConsumer:
         """`Coordinator.consumer`: it joins with `async with`, or when it is first used."""
-        chosen = _consumer_options(topics, group, start, options)
-        runtime = AsyncRuntime(self.dsn, self.schema, self.settings, self.client_id, static_id)
+        chosen = _consumer_options(topics, group, start, auto_ack, options)
+        runtime = AsyncRuntime(self.dsn, self.schema, self.settings, self.client_id, checked_id(static_id))
         return AsyncConsumer(runtime, chosen, self.codec.decode, auto_ack=auto_ack)
 
     def subscribe(self, *topics: str, group: str, start: Start = "earliest", **options: Any) -> Callable[[H], H]:
@@ -959,7 +968,7 @@ class AsyncCoordinator(_Base, AsyncOperations):
 
     async def drain(self, member_id: UUID | str, *, on: bool = True) -> None:
         """`Coordinator.drain`."""
-        await self._execute(groups.drain(_member_id(member_id), on=on))
+        await self._execute(groups.drain(_member_id(member_id), on=flag("on", on)))
 
     # ---- life
 
@@ -1055,7 +1064,11 @@ def _member_id(value: UUID | str) -> UUID:
         raise ConfigError(f"member_id: wanted a UUID, as `members` shows it, found {value!r}") from error
 
 
-def _consumer_options(topics: tuple[str, ...], group: str, start: Start, options: Mapping[str, Any]) -> Options:
+def _consumer_options(
+    topics: tuple[str, ...], group: str, start: Start, auto_ack: object, options: Mapping[str, Any]
+) -> Options:
+    if not isinstance(auto_ack, bool):
+        raise ConfigError(f"auto_ack: wanted True or False, found {auto_ack!r}")
     for name in ("concurrency", "batch_size", "transactional", "max_processing_s"):
         if name in options:
             raise ConfigError(
@@ -1067,13 +1080,7 @@ def _consumer_options(topics: tuple[str, ...], group: str, start: Start, options
 def _options(topics: tuple[str, ...], group: str, start: Start, options: Mapping[str, Any]) -> Options:
     for name in options:
         if name not in Options.__dataclass_fields__:
-            close = difflib.get_close_matches(name, Options.__dataclass_fields__, n=1)
-            known = (
-                f"did you mean {close[0]}?"
-                if close
-                else f"there are: {', '.join(sorted(Options.__dataclass_fields__))}"
-            )
-            raise ConfigError(f"there is no option {name!r}; {known}")
+            raise ConfigError(f"there is no option {name!r}; {nearest(name, Options.__dataclass_fields__)}")
     return Options(topics, group, start, **options)
 
 

@@ -11,7 +11,6 @@
 Each setting has a variable: COORDINATOR_LEASE_S for lease_s.
 """
 
-import difflib
 import os
 import tomllib
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.errors import ConfigError
+from coordinator.protocol.check import nearest
 from coordinator.settings import STATIC_ID_VARIABLE, Found, Settings, allowed, find_dsn, find_schema, read, wrong
 
 FILE_NAME = "coordinator.toml"
@@ -209,6 +209,4 @@ def _settings(found: Configuration, table: Mapping[str, Any], environ: Mapping[s
 
 
 def _unknown(name: str, source: str, known: tuple[str, ...], shown: str | None = None) -> Problem:
-    close = difflib.get_close_matches(name, known, n=1)
-    meant = f"did you mean {close[0]}?" if close else f"there are: {', '.join(known)}"
-    return Problem(shown or name, source, None, f"{_NO_SUCH_NAME}; {meant}")
+    return Problem(shown or name, source, None, f"{_NO_SUCH_NAME}; {nearest(name, known)}")

@@ -7,7 +7,6 @@ touches what died after the call began: a message that dies again at once would 
 
 import asyncio
 import json
-import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from typing import Any, Protocol, TypeVar, Unpack
 from coordinator.errors import InvalidInputError, NotFoundError
 from coordinator.model import DeadLetter, DeadLetterStats, PurgeOutcome, ReplayOutcome, value_text
 from coordinator.protocol import dead_letters as protocol
+from coordinator.protocol.check import flag, int4, int8, maybe, moment, nearest, number, text, wrong
 from coordinator.protocol.dead_letters import Filters, Place, in_transaction, place_of
 from coordinator.protocol.statement import Flow, call
 
@@ -26,8 +26,6 @@ _PAGE_ROWS = 500
 _PAGE_BYTES = 8 * 1024 * 1024
 # The longest pause between batches of a replay whose rate is bounded.
 _BATCH_S = 0.5
-_MAX_INT = 2**31 - 1
-_MAX_BIGINT = 2**63 - 1
 
 OnBatch = Callable[[int], object]
 
@@ -53,7 +51,7 @@ class DeadLetters:
 
     def __init__(self, run: Run, group: str, max_parked: int) -> None:
         self._run = run
-        self._group = group
+        self._group = text("group", group)
         self._max_parked = max_parked
 
     def list(
@@ -102,7 +100,7 @@ class DeadLetters:
             on_batch: Called after each batch with the number replayed so far.
         """
         work = _Replay(self._group, self._max_parked, rate, limit, filters)
-        if dry_run:
+        if flag("dry_run", dry_run):
             return self._run(work.count())
         self._run(work.begin())
         while not work.ended:
@@ -115,7 +113,7 @@ class DeadLetters:
     def purge(self, *, dry_run: bool = False, **filters: Unpack[Filters]) -> PurgeOutcome:
         """Delete for good what matches; with `dry_run` only count."""
         work = _Purge(self._group, filters)
-        if dry_run:
+        if flag("dry_run", dry_run):
             return self._run(work.count())
         self._run(work.begin())
         while not work.ended:
@@ -132,7 +130,7 @@ class AsyncDeadLetters:
 
     def __init__(self, run: ARun, group: str, max_parked: int) -> None:
         self._run = run
-        self._group = group
+        self._group = text("group", group)
         self._max_parked = max_parked
 
     async def list(
@@ -176,7 +174,7 @@ class AsyncDeadLetters:
     ) -> ReplayOutcome:
         """`DeadLetters.replay`."""
         work = _Replay(self._group, self._max_parked, rate, limit, filters)
-        if dry_run:
+        if flag("dry_run", dry_run):
             return await self._run(work.count())
         await self._run(work.begin())
         while not work.ended:
@@ -189,7 +187,7 @@ class AsyncDeadLetters:
     async def purge(self, *, dry_run: bool = False, **filters: Unpack[Filters]) -> PurgeOutcome:
         """`DeadLetters.purge`."""
         work = _Purge(self._group, filters)
-        if dry_run:
+        if flag("dry_run", dry_run):
             return await self._run(work.count())
         await self._run(work.begin())
         while not work.ended:
@@ -292,10 +290,9 @@ class _Replay(_Sweep):
 
     def __init__(self, group: str, max_parked: int, rate: float | None, limit: int | None, filters: Filters) -> None:
         super().__init__(group, filters)
-        if rate is not None and not (rate > 0 and math.isfinite(rate)):
-            raise InvalidInputError(f"rate is above 0 messages a second, found {rate!r}")
-        if limit is not None and limit < 1:
-            raise InvalidInputError(f"limit is at least 1, found {limit!r}")
+        # So slow a replay never ends, and its pauses stay within what a sleep takes.
+        maybe(lambda name, value: number(name, value, 0.001), "rate", rate)
+        maybe(lambda name, value: int8(name, value, 1), "limit", limit)
         self._max_parked = max_parked
         self._rate = rate
         self._limit = limit
@@ -359,8 +356,9 @@ class _Purge(_Sweep):
 
 
 def _list(group: str, limit: int, after: DeadLetter | None, filters: Filters) -> Flow[list[DeadLetter]]:
-    if not 1 <= limit <= _MAX_INT:
-        raise InvalidInputError(f"limit is 1 to {_MAX_INT}, found {limit!r}")
+    int4("limit", limit, 1)
+    if after is not None and not isinstance(after, DeadLetter):
+        raise wrong("after", "a DeadLetter of the page before", after, typed=True)
     place = None if after is None else place_of(after)
     return (yield from call(protocol.select_dead_letters(group, _checked(filters), place, limit, full=False)))
 
@@ -381,8 +379,7 @@ def _stats(group: str, filters: Filters) -> Flow[DeadLetterStats]:
 
 
 def _set_max(group: str, max_dead_letters: int) -> Flow[int]:
-    if not 0 <= max_dead_letters <= _MAX_INT:
-        raise InvalidInputError(f"max_dead_letters is 0 to {_MAX_INT}, found {max_dead_letters!r}")
+    int4("max_dead_letters", max_dead_letters, 0)
     return (yield from in_transaction(protocol.set_max_dead_letters(group, max_dead_letters)))
 
 
@@ -392,26 +389,18 @@ def _checked(filters: Filters) -> Filters:
     Raises:
         InvalidInputError: Says which filter, what was found and what was wanted.
     """
-    unknown = sorted(filters.keys() - Filters.__annotations__.keys())
-    if unknown:
-        raise InvalidInputError(f"found the filters {unknown}, wanted some of {sorted(Filters.__annotations__)}")
-    for name, most in (("partition", _MAX_INT), ("offset", _MAX_BIGINT)):
-        number = filters.get(name)
-        if number is not None and not (isinstance(number, int) and 0 <= number <= most):
-            raise InvalidInputError(f"{name} is 0 to {most}, found {number!r}")
-    for name in ("topic", "reason", "error", "key"):
-        text = filters.get(name)
-        if text is not None and not (isinstance(text, str) and _is_storable(text)):
-            raise InvalidInputError(f"{name} is a text in UTF-8 without NUL, found {text!r}")
-    for name in ("since", "until"):
-        moment = filters.get(name)
-        if moment is not None and not (isinstance(moment, datetime) and moment.tzinfo is not None):
-            raise InvalidInputError(f"{name} is a time with a time zone, found {moment!r}")
+    for name, value in filters.items():
+        if name not in Filters.__annotations__:
+            raise InvalidInputError(f"there is no filter {name!r}; {nearest(name, Filters.__annotations__)}")
+        if value is None:
+            continue
+        match name:
+            case "partition":
+                int4(name, value, 0)
+            case "offset":
+                int8(name, value, 0)
+            case "since" | "until":
+                moment(name, value)
+            case _:
+                text(name, value)
     return filters
-
-
-def _is_storable(text: str) -> bool:
-    try:
-        return b"\0" not in text.encode()
-    except UnicodeEncodeError:  # a lone surrogate
-        return False

@@ -151,6 +151,11 @@ class Retry(Exception):  # noqa: N818 - a handler raises it to say what should h
     """Raised by a handler, from any depth: deliver the message again, after `delay_s` seconds if that is given."""
 
     def __init__(self, delay_s: float | None = None, reason: str = "asked for a retry") -> None:
+        # Else a reason that is given first would be found out by whoever works out the delay.
+        if delay_s is not None and (not isinstance(delay_s, int | float) or isinstance(delay_s, bool)):  # type: ignore[redundant-expr]
+            raise InvalidInputError(
+                f"delay_s: wanted seconds or None, found {delay_s!r}; a reason is given by its name, reason="
+            )
         super().__init__(reason)
         self.delay_s = delay_s
 

@@ -308,8 +308,12 @@ def find_static_id(argument: str | None = None, environ: Mapping[str, str] | Non
         ConfigError: If it is empty, or longer than a name may be.
     """
     environment = os.environ if environ is None else environ
-    found = argument if argument is not None else environment.get(STATIC_ID_VARIABLE) or None
-    return None if found is None else checked_name("static_id", found, _MAX_STATIC_ID_CHARS)
+    return checked_id(argument if argument is not None else environment.get(STATIC_ID_VARIABLE) or None)
+
+
+def checked_id(static_id: object) -> str | None:
+    """Return a static id, if there is one. Raises: ConfigError."""
+    return None if static_id is None else checked_name("static_id", static_id)
 
 
 def checked_name(what: str, value: object, max_chars: int = _MAX_STATIC_ID_CHARS) -> str:

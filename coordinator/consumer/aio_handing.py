@@ -18,6 +18,7 @@ from coordinator.core.partition import Partition
 from coordinator.core.retry import Failure
 from coordinator.db.connect import AsyncPool
 from coordinator.model import Message
+from coordinator.protocol.check import number
 from coordinator.settings import Settings
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ class AsyncHanding(AsyncBase):
         """Move the deadline; see Message.extend."""
         assert message.delivery is not None
         now_s = time.monotonic()
-        return self.engine.extend(message.delivery, now_s + seconds, now_s)
+        return self.engine.extend(message.delivery, now_s + number("seconds", seconds, 0), now_s)
 
     def transaction(
         self, messages: Sequence[Message], connection: object = None

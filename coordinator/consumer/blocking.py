@@ -18,13 +18,13 @@ from coordinator.consumer.handlers import (
     decoded,
     keep_alive,
 )
-from coordinator.consumer.options import Options
+from coordinator.consumer.options import Options, check_poll
 from coordinator.consumer.pacing import IDLE_ENDS_S
 from coordinator.consumer.runtime import Runtime
 from coordinator.consumer.status import Status
 from coordinator.consumer.telling import tell_refused
 from coordinator.core.subscription import Subscription
-from coordinator.errors import ConfigError, DeletedError, FencedError, UnavailableError
+from coordinator.errors import DeletedError, FencedError, UnavailableError
 from coordinator.model import Message
 
 if TYPE_CHECKING:
@@ -94,8 +94,7 @@ class Consumer:
 
         With automatic acks, what the call before returned is settled by this one.
         """
-        if max_messages < 1:
-            raise ConfigError(f"max_messages: wanted 1 or more, found {max_messages!r}")
+        check_poll(max_messages, timeout_s)
         if self._closed:
             return []
         if not self._started:

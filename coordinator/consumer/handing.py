@@ -17,6 +17,7 @@ from coordinator.core.partition import Partition
 from coordinator.core.retry import Failure
 from coordinator.db.connect import Pool
 from coordinator.model import Message
+from coordinator.protocol.check import number
 from coordinator.settings import Settings
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ class Handing(Base):
         assert message.delivery is not None
         with self.lock:
             now_s = time.monotonic()
-            return self.engine.extend(message.delivery, now_s + seconds, now_s)
+            return self.engine.extend(message.delivery, now_s + number("seconds", seconds, 0), now_s)
 
     def transaction(
         self, messages: Sequence[Message], connection: object = None

@@ -12,6 +12,7 @@ from coordinator.core.subscription import ORDERINGS, Rate, Subscription
 from coordinator.errors import ConfigError, Reject
 from coordinator.model import JoinedTopic, Message, Settler
 from coordinator.observe.logs import kind_of
+from coordinator.protocol.check import wrong
 from coordinator.settings import Settings
 
 Start = str | datetime
@@ -65,18 +66,24 @@ class Options:
             # What a shell makes of bytes that are no UTF-8: no database has such a name, and no driver can send it.
             if not text.isascii() and text.encode(errors="replace").decode() != text:
                 raise ConfigError(f"{text!r} is no name: it has a character without a UTF-8 form")
-        if self.ordering not in ORDERINGS:
+            if "\0" in text:
+                raise ConfigError(f"{text!r} is no name: it holds a NUL")
+        if not isinstance(self.ordering, str) or self.ordering not in ORDERINGS:  # type: ignore[redundant-expr]
             raise ConfigError(f"ordering: wanted one of {', '.join(ORDERINGS)}, found {self.ordering!r}")
         for name, value, high in (
             ("concurrency", self.concurrency, _MAX_CONCURRENCY),
             ("batch_size", self.batch_size, _MAX_BATCH),
         ):
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= high:  # type: ignore[redundant-expr]
-                raise ConfigError(f"{name}: wanted 1 to {high}, found {value!r}")
-        if self.max_rate is not None and not self.max_rate > 0:
-            raise ConfigError(f"max_rate: wanted messages per second above 0, found {self.max_rate!r}")
-        if self.max_processing_s < 0:
+                raise ConfigError(f"{name}: wanted a whole number from 1 to {high}, found {value!r}")
+        if self.max_rate is not None and not (_is_number(self.max_rate) and self.max_rate > 0):
+            raise ConfigError(f"max_rate: wanted messages per second above 0, or None, found {self.max_rate!r}")
+        if not (_is_number(self.max_processing_s) and self.max_processing_s >= 0):
             raise ConfigError(f"max_processing_s: wanted seconds of at least 0, found {self.max_processing_s!r}")
+        if not isinstance(self.transactional, bool):
+            raise ConfigError(f"transactional: wanted True or False, found {self.transactional!r}")
+        if self.on_dead_letter is not None and not callable(self.on_dead_letter):
+            raise ConfigError(f"on_dead_letter: wanted a function, found {self.on_dead_letter!r}")
         self.start_from()
         self.policy()
 
@@ -96,7 +103,7 @@ class Options:
                     f"start: found {self.start!r}, which has no time zone; wanted earliest, latest or a time with one"
                 )
             return "time", self.start
-        if self.start not in ("earliest", "latest"):
+        if not isinstance(self.start, str) or self.start not in ("earliest", "latest"):  # type: ignore[redundant-expr]
             raise ConfigError(f"start: found {self.start!r}; wanted earliest, latest or a datetime with a time zone")
         return self.start, None
 
@@ -119,6 +126,18 @@ class Options:
             max_processing_s=self.max_processing_s,
             rate=None if self.max_rate is None else Rate(self.max_rate),
         )
+
+
+def check_poll(max_messages: object, timeout_s: object) -> None:
+    """Raise ConfigError unless a consumer can be asked for that."""
+    if not isinstance(max_messages, int) or isinstance(max_messages, bool) or max_messages < 1:
+        raise ConfigError(f"max_messages: wanted a whole number of at least 1, found {max_messages!r}")
+    if timeout_s is not None and not (_is_number(timeout_s) and timeout_s >= 0):  # type: ignore[operator]
+        raise ConfigError(f"timeout_s: wanted seconds of at least 0, or None, found {timeout_s!r}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def limits_of(settings: Settings) -> Limits:
@@ -161,6 +180,8 @@ def failure_of(error: BaseException) -> Failure:
 
 def rejection(reason: str) -> tuple[Reject, Failure]:
     """Return what `Message.reject` means, as an exception and as what is kept of it."""
+    if not isinstance(reason, str):
+        raise wrong("reason", "a text", reason, typed=True)
     kept = clean(reason, MAX_ERROR_CHARS)
     return Reject(kept), Failure(kept, kind="Reject")
 

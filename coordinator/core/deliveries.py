@@ -587,13 +587,14 @@ class Deliveries:
         Raises:
             StaleEpochError: If the claim is not this coordinator's any more.
         """
+        if delay_s is not None:
+            # Before anything is changed: it may be no number.
+            error = Retry(delay_s)
         self.take_in()
         partition = self._held(delivery)
         if delivery.answered or not self.heap.settle(delivery):
             return None
         delivery.answered = True
-        if delay_s is not None:
-            error = Retry(delay_s)
         return self._fail(partition, delivery, error, failure, now_s, jitter, running=False)
 
     def give_back(self, delivery: Delivery, now_s: float, pause_s: float) -> None:

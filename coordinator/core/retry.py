@@ -42,15 +42,26 @@ class RetryPolicy:
     on: Mapping[type[BaseException], str | float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.max_attempts < 1 or self.max_crashes < 1:
+        for name in ("max_attempts", "max_crashes"):
+            budget = getattr(self, name)
+            if not isinstance(budget, int) or isinstance(budget, bool) or budget < 1:
+                raise ConfigError(f"{name}: wanted a whole number of at least 1, found {budget!r}")
+        if not callable(self.delays) and not (
+            isinstance(self.delays, Sequence) and self.delays and all(map(_is_delay, self.delays))  # type: ignore[redundant-expr]
+        ):
             raise ConfigError(
-                f"max_attempts and max_crashes are at least 1, found {self.max_attempts} and {self.max_crashes}"
+                "retry: wanted a list of one or more seconds of at least 0, or a function of the attempt that returns "
+                f"seconds, found {self.delays!r}"
             )
-        if not callable(self.delays) and (not self.delays or any(delay < 0 for delay in self.delays)):
-            raise ConfigError(f"a list of delays holds one or more seconds of at least 0, found {self.delays!r}")
+        if not isinstance(self.on, Mapping):
+            raise ConfigError(f"on_error: wanted a mapping of classes of exceptions, found {self.on!r}")
         for kind, action in self.on.items():
-            if not (isinstance(action, int | float) and action >= 0) and action not in ("retry", "reject"):
-                raise ConfigError(f'what to do on {kind.__name__} is "retry", "reject" or seconds, found {action!r}')
+            if not (isinstance(kind, type) and issubclass(kind, BaseException)):  # type: ignore[redundant-expr]
+                raise ConfigError(f"on_error: wanted classes of exceptions, found {kind!r}")
+            if not _is_delay(action) and action not in ("retry", "reject"):
+                raise ConfigError(
+                    f'on_error: wanted "retry", "reject" or seconds for {kind.__name__}, found {action!r}'
+                )
 
     def delay_s(self, attempt: int, jitter: float) -> float:
         """Seconds after failed attempt number `attempt`; `jitter` is uniform between 0 and 1."""
@@ -86,6 +97,11 @@ class Redeliver:
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     reason: str
+
+
+def _is_delay(value: object) -> bool:
+    # NaN is not at least 0.
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
 def clean(text: str, max_chars: int) -> str:

@@ -36,7 +36,7 @@ class AsyncProducer:
         connection: object,
     ) -> PublishedBatch:
         """`Producer.publish_many`."""
-        batch = outgoing(messages)
+        batch = outgoing(topic, messages, wake=wake)
         if connection is not None:
             return await self._run(acallers(connection), topic, batch, wake, on_duplicate, ours=False)
         async with self._pool.connection() as own:

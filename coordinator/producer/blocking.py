@@ -46,7 +46,7 @@ class Producer:
             UnavailableError: No connection; where it was lost after the call was sent, the outcome is unknown.
             psycopg.Error: What belongs to the caller's transaction, such as a serialization failure.
         """
-        batch = outgoing(messages)
+        batch = outgoing(topic, messages, wake=wake)
         if connection is not None:
             return self._run(callers(connection), topic, batch, wake, on_duplicate, ours=False)
         with self._pool.connection() as own:

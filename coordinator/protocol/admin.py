@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 from coordinator.model import CoordinatorInfo, GroupInfo, GroupMember, GroupOffset, HandOver
+from coordinator.protocol.check import maybe, text
 from coordinator.protocol.statement import Statement
 
 
@@ -35,7 +36,7 @@ def group_offsets(group: str) -> Statement[list[GroupOffset]]:
         'select o."group", o.topic, o.partition, o.current_offset, o.log_start_offset, o.log_end_offset, o.lag, '
         "o.window_open, o.parked, o.start_offset, o.epoch, o.progress_at, o.member_id, o.client_id, o.host, o.member_state, "
         'o.paused from coordinator.offsets o where o."group" = %s order by o.topic, o.partition',
-        (group,),
+        (text("group", group),),
         lambda rows: [GroupOffset(*row) for row in rows],
     )
 
@@ -47,7 +48,7 @@ def group_members(group: str | None) -> Statement[list[GroupMember]]:
         'select m."group", m.member_id, m.client_id, m.host, m.pid, m.state, m.started_at, m.joined_at, m.lease_until, '
         "m.lease_left_s, m.topics, m.partitions from coordinator.group_members m "
         'where %s::text is null or m."group" = %s::text order by m."group", m.joined_at',
-        (group, group),
+        (maybe(text, "group", group), group),
         lambda rows: [_member(list(row)) for row in rows],
     )
 
@@ -81,7 +82,7 @@ def hand_overs(group: str | None) -> Statement[list[HandOver]]:
         'select h."group", h.topic, h.partition, h.member_id, h.client_id, h.target_member_id, h.target_client_id, h.waiting_s '
         'from coordinator.hand_overs h where %s::text is null or h."group" = %s::text '
         'order by h."group", h.topic, h.partition',
-        (group, group),
+        (maybe(text, "group", group), group),
         lambda rows: [HandOver(*row) for row in rows],
     )
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from coordinator.model import MessageState
 from coordinator.model import Row as MessageRow
-from coordinator.protocol.check import int4, int8
+from coordinator.protocol.check import int4, int8, text
 from coordinator.protocol.statement import Statement
 
 if TYPE_CHECKING:
@@ -37,7 +37,12 @@ def peek(topic: str, partition: int, from_offset: int, limit: int) -> Statement[
         "peek",
         'select p."partition", p."offset", p.published_at, p.message_id, p.key, p.headers, p.content_type, p.payload '
         "from coordinator.peek(%s, %s, %s, %s) p",
-        (topic, int4("partition", partition), int8("from_offset", from_offset), int4("limit", limit)),
+        (
+            text("topic", topic),
+            int4("partition", partition, 0),
+            int8("from_offset", from_offset, 0),
+            int4("limit", limit, 1),
+        ),
         lambda rows: [MessageRow(*row) for row in rows],
     )
 
@@ -48,7 +53,7 @@ def message_states(topic: str, partition: int, offset: int) -> Statement[list[Me
         "message_states",
         'select m."group", m.state, m.epoch, m.member_id, m.client_id, m.host, m.fails, m.crashes, m.replays, m.next_at, '
         "m.reason, m.error, m.errors, m.since from coordinator.message_states(%s, %s, %s) m",
-        (topic, int4("partition", partition), int8("offset", offset)),
+        (text("topic", topic), int4("partition", partition, 0), int8("offset", offset, 0)),
         lambda rows: [MessageState(*row) for row in rows],
     )
 

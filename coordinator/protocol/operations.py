@@ -17,10 +17,11 @@ from coordinator.model import (
     SkipOutcome,
 )
 from coordinator.protocol.admin import group_offsets
-from coordinator.protocol.check import int4, int8
+from coordinator.protocol.check import each, flag, int4, int8, maybe, moment, text, wrong
 from coordinator.protocol.dead_letters import in_transaction
 from coordinator.protocol.statement import Flow, Statement, T, call
 from coordinator.protocol.text import array
+from coordinator.protocol.topics import MAX_PARTITIONS, checked_setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,10 +64,15 @@ def seek(
     """Look where each partition would go; refuse; hold what is live; then move one partition after the other."""
     if sum(given is not None for given in (to, by, offsets)) != 1:
         raise InvalidInputError("a seek goes to one target: to=, by= or offsets=; give one of them")
-    if _is_time(to) and getattr(to, "tzinfo", None) is None:
-        raise InvalidInputError(f"to is a time with a time zone, found {to!r}")
-    if isinstance(to, bool) or (isinstance(to, str) and to not in ("earliest", "latest")):
-        raise InvalidInputError(f"to is earliest, latest, an offset or a time, found {to!r}")
+    _check_target(to)
+    maybe(int8, "by", by)
+    if offsets is not None and not hasattr(offsets, "items"):
+        raise wrong("offsets", "a mapping of (topic, partition) to an offset", offsets, typed=True)
+    for offset in () if offsets is None else offsets.values():
+        int8("each offset of offsets", offset)
+    _check_change(group, topic, reason)
+    flag("force", force)
+    flag("dry_run", dry_run)
     if partitions is not None and topic is None:
         raise InvalidInputError("partitions are those of a topic: name it")
     places = yield from _places(group, topic, partitions, offsets)
@@ -92,6 +98,10 @@ def seek(
 def skip(
     group: str, topic: str, partition: int, offset: int, *, dead_letter: bool, dry_run: bool, reason: str | None
 ) -> Flow[SkipOutcome]:
+    _check_change(group, topic, reason)
+    text("topic", topic)
+    flag("dead_letter", dead_letter)
+    flag("dry_run", dry_run)
     look = yield from call(
         _skip(group, topic, partition, offset, dead_letter=dead_letter, execute=False, reason=reason)
     )
@@ -102,6 +112,8 @@ def skip(
 
 
 def delete_group(group: str, *, force: bool, reason: str | None) -> Flow[DeletedGroup]:
+    _check_change(group, None, reason)
+    flag("force", force)
     statement: Statement[DeletedGroup] = Statement(
         "delete_group",
         "select d.members, d.claims, d.dead_letters from coordinator.delete_group(%s, %s, %s) d",
@@ -113,11 +125,13 @@ def delete_group(group: str, *, force: bool, reason: str | None) -> Flow[Deleted
 
 
 def delete_topic(topic: str, *, force: bool, reason: str | None) -> Flow[DeletedTopic]:
+    flag("force", force)
+    maybe(text, "reason", reason)
     deleted = yield from in_transaction(
         Statement(
             "delete_topic",
             "select d.groups, d.members, d.unsettled, d.scheduled from coordinator.delete_topic(%s, %s, %s) d",
-            (topic, force, reason),
+            (text("topic", topic), force, reason),
             lambda rows: DeletedTopic(tuple(rows[0][0]), *rows[0][1:]),
         )
     )
@@ -141,18 +155,19 @@ def add_partitions(topic: str, partitions: int, reason: str | None) -> Flow[int]
         Statement(
             "add_partitions",
             "select coordinator.add_partitions(%s, %s, %s)",
-            (topic, int4("partitions", partitions), reason),
+            (text("topic", topic), int4("partitions", partitions, 1, MAX_PARTITIONS), maybe(text, "reason", reason)),
             lambda rows: int(rows[0][0]),
         )
     )
 
 
 def alter_topic(topic: str, settings: Mapping[str, Any], reason: str | None) -> Flow[dict[str, Any]]:
+    checked = {name: checked_setting(name, value) for name, value in settings.items()}
     return in_transaction(
         Statement(
             "alter_topic",
             "select coordinator.alter_topic(%s, %s::jsonb, %s)",
-            (topic, json.dumps(dict(settings)), reason),
+            (text("topic", topic), json.dumps(checked), maybe(text, "reason", reason)),
             lambda rows: dict(rows[0][0] or {}),
         )
     )
@@ -164,7 +179,7 @@ def list_scheduled(topic: str | None, limit: int) -> Statement[list[ScheduledMes
         "select s.schedule_id, s.topic, s.message_id, s.key, s.due_at, s.next_at, s.attempts, s.last_error, s.payload_bytes, "
         "s.created_at from coordinator.scheduled_messages s where %s::text is null or s.topic = %s::text "
         "order by s.due_at, s.schedule_id limit %s",
-        (topic, topic, int4("limit", limit)),
+        (maybe(text, "topic", topic), topic, int4("limit", limit, 1)),
         lambda rows: [ScheduledMessage(*row) for row in rows],
     )
 
@@ -174,7 +189,7 @@ def cancel_scheduled(topic: str, schedule_ids: Sequence[int]) -> Flow[list[int]]
         Statement(
             "cancel_scheduled",
             "select coordinator.cancel_scheduled(%s, %s)",
-            (topic, array(schedule_ids)),
+            (text("topic", topic), array(each(int8, "schedule_ids", schedule_ids, "a list of schedule_ids"))),
             lambda rows: sorted(rows[0][0]),
         )
     )
@@ -185,7 +200,7 @@ def group_in_flight(group: str) -> Statement[list[GroupInFlight]]:
         "group_in_flight",
         "select i.topic, i.partition, i.member_id, i.client_id, i.host, i.first_offset, i.messages, i.retries, i.since "
         'from coordinator.in_flight i where i."group" = %s order by i.topic, i.partition',
-        (group,),
+        (text("group", group),),
         lambda rows: [GroupInFlight(*row) for row in rows],
     )
 
@@ -194,7 +209,7 @@ def oldest_unsettled(group: str) -> Statement[dict[Place, Oldest]]:
     return Statement(
         "oldest_unsettled",
         'select o.topic, o."partition", o."offset", o.published_at, o.age_s from coordinator.oldest_unsettled(%s) o',
-        (group,),
+        (text("group", group),),
         lambda rows: {(topic, partition): Oldest(*rest) for topic, partition, *rest in rows},
     )
 
@@ -203,13 +218,15 @@ def _places(
     group: str, topic: str | None, partitions: Sequence[int] | None, offsets: Mapping[Place, int] | None
 ) -> Flow[list[Place]]:
     """The partitions that are meant, by topic and number. Raises: NotFoundError for one that the group does not read."""
+    numbers = None if partitions is None else _numbers(partitions)
+    named = None if offsets is None else [_place(place) for place in offsets]
     there = [(row.topic, row.partition) for row in (yield from call(group_offsets(group)))]
     if not there:
         raise NotFoundError(f"there is no group {group!r}")
-    if offsets is not None:
-        wanted = list(offsets)
-    elif partitions is not None:
-        wanted = [(str(topic), number) for number in partitions]
+    if named is not None:
+        wanted = named
+    elif numbers is not None:
+        wanted = [(str(topic), number) for number in numbers]
     else:
         wanted = [place for place in there if topic in (None, place[0])]
         if not wanted:
@@ -297,14 +314,44 @@ def _skip(
 def _pausing(
     function: str, group: str, topic: str | None, partitions: Sequence[int] | None, reason: str | None
 ) -> Statement[list[PartitionPause]]:
-    text = {
+    statement = {
         "pause": 'select p.topic, p."partition", p.changed from coordinator.pause(%s, %s, %s, %s) p',
         "resume": 'select p.topic, p."partition", p.changed from coordinator.resume(%s, %s, %s, %s) p',
     }[function]
-    numbers = None if partitions is None else array(partitions)
+    _check_change(group, topic, reason)
+    numbers = None if partitions is None else array(_numbers(partitions))
     return Statement(
-        function, text, (group, topic, numbers, reason), lambda rows: [PartitionPause(*row) for row in rows]
+        function, statement, (group, topic, numbers, reason), lambda rows: [PartitionPause(*row) for row in rows]
     )
+
+
+def _numbers(partitions: Sequence[int]) -> list[int]:
+    return each(int4, "partitions", partitions, "a list of numbers of partitions")
+
+
+def _place(place: Place) -> Place:
+    if not isinstance(place, tuple) or len(place) != 2:  # type: ignore[redundant-expr] # noqa: PLR2004 - a pair
+        raise wrong("each of offsets", "a pair of topic and partition, with an offset", place)
+    return text("topic", place[0]), int4("partition", place[1])
+
+
+def _check_change(group: str, topic: str | None, reason: str | None) -> None:
+    text("group", group)
+    maybe(text, "topic", topic)
+    maybe(text, "reason", reason)
+
+
+def _check_target(to: object) -> None:
+    if to is None or to in ("earliest", "latest"):
+        return
+    if _is_time(to):
+        moment("to", to)
+    elif isinstance(to, int) and not isinstance(to, bool):
+        int8("to", to)
+    else:
+        raise wrong(
+            "to", "earliest, latest, an offset, or a datetime with a time zone", to, typed=not isinstance(to, str)
+        )
 
 
 def _is_time(target: object) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from coordinator.protocol.check import each, maybe, number, text, wrong
 from coordinator.protocol.statement import Statement
 
 
@@ -30,7 +31,7 @@ def set_topic_rights(topic: str, publish: Sequence[str] | None, subscribe: Seque
     return Statement(
         "set_topic_rights",
         "select coordinator.set_topic_rights(%s, %s, %s)",
-        (topic, None if publish is None else list(publish), None if subscribe is None else list(subscribe)),
+        (text("topic", topic), maybe(_roles, "publish", publish), maybe(_roles, "subscribe", subscribe)),
         lambda _: None,
     )
 
@@ -39,9 +40,20 @@ def set_group_expiry(
     group: str, expire_s: float | None, on_expiry: str, max_dead_letter_age_s: float | None
 ) -> Statement[None]:
     """What becomes of a group without members, and of its old dead letters."""
+    if on_expiry not in ("release", "delete"):
+        raise wrong("on_expiry", "release or delete", on_expiry)
+    ages = maybe(_age, "expire_s", expire_s), maybe(_age, "max_dead_letter_age_s", max_dead_letter_age_s)
     return Statement(
         "set_group_expiry",
         "select coordinator.set_group_expiry(%s, %s, %s, %s)",
-        (group, expire_s, on_expiry, max_dead_letter_age_s),
+        (text("group", group), ages[0], on_expiry, ages[1]),
         lambda _: None,
     )
+
+
+def _age(name: str, value: object) -> float:
+    return number(name, value, 1, 3.2e9)
+
+
+def _roles(name: str, values: object) -> list[str]:
+    return each(text, name, values, "a list of roles")

@@ -3,11 +3,40 @@
 from collections.abc import Sequence
 from typing import Any
 
+from coordinator.errors import InvalidInputError
 from coordinator.model import Retention, TopicInfo
-from coordinator.protocol.check import int4, int8
+from coordinator.protocol.check import each, flag, int4, int8, maybe, nearest, number, text, wrong
 from coordinator.protocol.statement import Row, Statement
 
 DEFAULT_RETENTION = Retention()
+MAX_PARTITIONS = 1024
+_SETTINGS = ("max_message_bytes", "wake", "dedup_window_s", "max_backlog", *Retention._fields)
+
+
+def checked_setting(name: str, value: object) -> object:
+    """Return what a setting of a topic is to be.
+
+    Raises:
+        InvalidInputError: No topic can have it, or there is no such setting.
+    """
+    match name:
+        case "max_message_bytes":
+            return int4(name, value, 1, 256 * 1024 * 1024)
+        case "wake":
+            return flag(name, value)
+        case "unconsumed":
+            if value not in ("keep", "drop"):
+                raise wrong(name, "keep or drop", value)
+            return value
+        case "dedup_window_s":
+            return maybe(lambda name, value: number(name, value, 1, 31622400), name, value)
+        case "retention_s" | "segment_max_age_s":
+            return maybe(lambda name, value: number(name, value, 1, 3.2e9), name, value)
+        case "retention_bytes" | "max_backlog":
+            return maybe(lambda name, value: int8(name, value, 1), name, value)
+        case "segment_max_bytes":
+            return maybe(lambda name, value: int8(name, value, 8192), name, value)
+    raise InvalidInputError(f"a topic has no setting {name!r}; {nearest(name, _SETTINGS)}")
 
 
 def create_topic(
@@ -25,13 +54,18 @@ def create_topic(
         "create_topic",
         "select c.created from coordinator.create_topic(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) c",
         (
-            topic,
-            int4("partitions", partitions),
-            int4("max_message_bytes", max_message_bytes),
-            wake,
-            dedup_window_s,
-            None if max_backlog is None else int8("max_backlog", max_backlog),
-            *retention,
+            text("topic", topic),
+            int4("partitions", partitions, 1, MAX_PARTITIONS),
+            *(
+                checked_setting(name, value)
+                for name, value in (
+                    ("max_message_bytes", max_message_bytes),
+                    ("wake", wake),
+                    ("dedup_window_s", dedup_window_s),
+                    ("max_backlog", max_backlog),
+                    *retention._asdict().items(),
+                )
+            ),
         ),
         lambda rows: bool(rows[0][0]),
     )
@@ -44,14 +78,16 @@ def describe_topics(topics: Sequence[str] | None = None) -> Statement[list[Topic
         "select d.topic_id, d.name, d.partitions, d.max_message_bytes, d.wake, d.channel, d.segment, d.first_segment, "
         "d.created_at, d.high_offsets, d.bytes, d.dedup_window_s, d.max_backlog, d.retention_s, d.retention_bytes, "
         "d.unconsumed, d.segment_max_age_s, d.segment_max_bytes, d.first_offsets from coordinator.describe_topics(%s) d",
-        (None if topics is None else list(topics),),
+        (None if topics is None else each(text, "topics", topics, "a list of names"),),
         lambda rows: [_topic(row) for row in rows],
     )
 
 
 def add_segment(topic: str) -> Statement[int]:
     """First half of a rotation; to be committed before `open_segment`."""
-    return Statement("add_segment", "select coordinator.add_segment(%s)", (topic,), lambda rows: int(rows[0][0]))
+    return Statement(
+        "add_segment", "select coordinator.add_segment(%s)", (text("topic", topic),), lambda rows: int(rows[0][0])
+    )
 
 
 def open_segment(topic: str, segment: int) -> Statement[bool]:
@@ -59,7 +95,7 @@ def open_segment(topic: str, segment: int) -> Statement[bool]:
     return Statement(
         "open_segment",
         "select coordinator.open_segment(%s, %s)",
-        (topic, int4("segment", segment)),
+        (text("topic", topic), int4("segment", segment)),
         lambda rows: bool(rows[0][0]),
     )
 

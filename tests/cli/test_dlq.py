@@ -141,8 +141,8 @@ def test_list__filters__match_all_that_are_given(arguments: Any, offsets: Any, o
         (["nobody"], "there is no group 'nobody'"),
         (["billing", "--topic", "nothing"], "there is no topic 'nothing'"),
         (["billing", "--error", "(unclosed"], "the pattern '(unclosed' for errors is no regular expression"),
-        (["billing", "--key", "\udcff"], "key is a text in UTF-8 without NUL"),
-        (["billing", "--partition", 2**31], "partition is 0 to 2147483647"),
+        (["billing", "--key", "\udcff"], "key: wanted a text without lone surrogates"),
+        (["billing", "--partition", 2**31], "partition: wanted a whole number from 0 to 2147483647"),
         (["billing", "--since", "yesterday"], "found 'yesterday', wanted a time"),
     ],
 )

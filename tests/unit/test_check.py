@@ -15,7 +15,7 @@ def test_int4__fits__is_returned(value):
 
 @pytest.mark.parametrize("value", [True, "1", 1.0, None, 2**31, -(2**31) - 1])
 def test_int4__does_not_fit__names_it(value):
-    with pytest.raises(InvalidInputError, match="partition is a whole number"):
+    with pytest.raises(InvalidInputError, match="partition: wanted a whole number"):
         int4("partition", value)
 
 
@@ -40,4 +40,4 @@ def test_publish__partition_that_is_no_int__is_refused(partition):
 @pytest.mark.parametrize("one", ["abc", b"abc", bytearray(b"abc"), {"a": 1}])
 def test_batch__that_is_one_message__is_refused(one):
     with pytest.raises(InvalidInputError, match=f"found one {type(one).__name__}, wanted a list of messages"):
-        outgoing(one)
+        outgoing("t", one, wake=True)
