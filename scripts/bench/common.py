@@ -1,6 +1,7 @@
 """What the measurements of this folder share: a server with a fresh database, and one member's reading of a backlog."""
 
 import argparse
+import logging
 import os
 import statistics
 import sys
@@ -15,13 +16,17 @@ import psycopg
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT)]
 
-from coordinator import Coordinator, Settings  # noqa: E402 - the path is set above
+from coordinator import Coordinator, Outgoing, Settings  # noqa: E402 - the path is set above
 from coordinator.cli.bench.crowd import Lap  # noqa: E402
 from coordinator.cli.bench.workload import Workload, chunks, number_of  # noqa: E402
 from coordinator.testing.databases import Databases  # noqa: E402
 from coordinator.testing.server import start_server  # noqa: E402
 
 BATCH = 1000
+
+# Every message that is given back would be told on stderr.
+logging.getLogger("coordinator").setLevel(logging.ERROR)
+
 SILENCE_S = 20.0
 JOIN_LIMIT_S = 60.0
 
@@ -45,8 +50,15 @@ def fresh(dsn: str | None) -> Iterator[tuple[str, psycopg.Connection[Any]]]:
         yield made, stack.enter_context(psycopg.connect(made, autocommit=True))
 
 
+def publish_apart(app: Coordinator, topic: str, count: int, payload_bytes: int = 200) -> None:
+    """Publish messages with a key of their own each: in key order all of them can be in flight at once."""
+    payload = Workload(1, payload_bytes).payload(0)
+    for start in range(0, count, BATCH):
+        app.publish_many(topic, [Outgoing(payload, key=f"apart-{n}") for n in range(start, min(start + BATCH, count))])
+
+
 def publish(app: Coordinator, topic: str, count: int, payload_bytes: int = 200) -> None:
-    """Publish a backlog, without holding all of it in memory."""
+    """Publish a backlog of 1,000 keys, without holding all of it in memory."""
     workload = Workload(BATCH, payload_bytes)
     batch = workload.outgoing()
     for _ in range(-(-count // BATCH)):
@@ -113,4 +125,16 @@ def head() -> str:
     return f"load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} processors"
 
 
-__all__ = ["Workload", "chunks", "consume", "fresh", "head", "holding", "parser", "peak_kib", "publish", "spread"]
+__all__ = [
+    "Workload",
+    "chunks",
+    "consume",
+    "fresh",
+    "head",
+    "holding",
+    "parser",
+    "peak_kib",
+    "publish",
+    "publish_apart",
+    "spread",
+]

@@ -8,7 +8,7 @@ The bound: 60 MiB, and 2 KiB for each message in flight beside its payload.
 import json
 import sys
 
-from common import consume, fresh, head, holding, parser, publish
+from common import consume, fresh, head, holding, parser, publish_apart
 
 from coordinator import Coordinator
 from coordinator.cli.bench import crowd
@@ -30,7 +30,8 @@ def main() -> int:
         for held in options.held:
             topic = f"memory-{held}"
             app.create_topic(topic, partitions=PARTITIONS)
-            publish(app, topic, held + MORE, options.payload_bytes)
+            # More than are held: a key that is held would keep back all that comes behind it.
+            publish_apart(app, topic, held + MORE, options.payload_bytes)
             settings = holding(held)
             work = crowd.run([(consume, (dsn, topic, "g", PARTITIONS, MORE, settings, held))], Meter(connection))
             _, peak_kib, in_flight = work.results[0]
