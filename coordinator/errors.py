@@ -179,6 +179,13 @@ class UnavailableError(CoordinatorError):
     """
 
 
+class NotStoredError(UnavailableError):
+    """The database does not take a dead letter; the message says why. Its message is not settled, and it is tried again.
+
+    Repair what keeps it out, and commit again. Until then its partition's committed offset does not pass it.
+    """
+
+
 class PoolExhaustedError(UnavailableError):
     """All connections of the pool were in use for too long; nothing was sent.
 

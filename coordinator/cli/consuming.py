@@ -58,7 +58,7 @@ def consume(
                 _settle(message.ack)
             if left is not None:
                 left -= len(batch)
-        # Leaving the consumer writes the acks too, but tells nobody that it could not.
+        # Leaving the consumer writes the acks too, but does not tell which claims were lost before.
         _settle(consumer.commit)
     if at_end or left == 0 or (count is None and not exit_at_end):
         return exits.OK

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
+from weakref import WeakKeyDictionary
 
 from coordinator.consumer.aio_runtime import AsyncRuntime
 from coordinator.consumer.handlers import (
@@ -26,6 +27,7 @@ from coordinator.consumer.options import Options, check_poll
 from coordinator.consumer.pacing import IDLE_ENDS_S
 from coordinator.consumer.status import Status
 from coordinator.consumer.telling import tell_refused
+from coordinator.core.losses import Caller
 from coordinator.core.subscription import Subscription
 from coordinator.errors import DeletedError, FencedError, UnavailableError
 from coordinator.model import Message
@@ -70,7 +72,7 @@ class AsyncSettling:
         goal = self._in_loop(self._runtime.ack, message)
         if not wait:
             return _DONE
-        saving = self._runtime.saved([goal])
+        saving = self._runtime.saved(goal)
         if threading.get_ident() == self._thread_id:
             return saving
         assert self._runtime.loop is not None
@@ -115,6 +117,40 @@ class AsyncSettling:
         return answer.result()
 
 
+class _Remembering(AsyncSettling):
+    """Settling that remembers which task has settled what, for `AsyncConsumer.commit`."""
+
+    def __init__(self, runtime: AsyncRuntime, decode: Decode) -> None:
+        super().__init__(runtime, decode)
+        self._callers: WeakKeyDictionary[asyncio.Task[Any], Caller] = WeakKeyDictionary()
+        self._elsewhere = Caller()
+
+    @property
+    def caller(self) -> Caller:
+        """Of the current task; of all that is none, as threads and callbacks, together."""
+        task = asyncio.current_task() if threading.get_ident() == self._thread_id else None
+        if task is None:
+            return self._elsewhere
+        caller = self._callers.get(task)
+        if caller is None:
+            caller = self._callers[task] = Caller()
+        return caller
+
+    def ack(self, message: Message, *, wait: bool) -> Awaitable[None]:
+        saving = super().ack(message, wait=wait)
+        if not wait:
+            self.caller.note(message.owner)
+        return saving
+
+    def nack(self, message: Message, delay_s: float | None) -> None:
+        super().nack(message, delay_s)
+        self.caller.note(message.owner)
+
+    def reject(self, message: Message, reason: str) -> None:
+        super().reject(message, reason)
+        self.caller.note(message.owner)
+
+
 class AsyncConsumer:
     """`Consumer` for asyncio: for one task. Use it as `async with`, and `async for` over it."""
 
@@ -124,6 +160,7 @@ class AsyncConsumer:
         self._decode = decode
         self._auto_ack = auto_ack
         self._pending: list[Message] = []
+        self._settling: _Remembering | None = None
         self._ahead: Ahead | None = None
         self._subscriptions: list[Subscription] = []
         self._starting = asyncio.Lock()
@@ -144,7 +181,8 @@ class AsyncConsumer:
         """
         async with self._starting:
             if not self._started:
-                await self._runtime.start([self._options], AsyncSettling(self._runtime, self._decode))
+                self._settling = _Remembering(self._runtime, self._decode)
+                await self._runtime.start([self._options], self._settling)
                 self._subscriptions = list(self._runtime.engine.subscriptions.values())
                 self._started = True
         return self
@@ -226,14 +264,10 @@ class AsyncConsumer:
         ]
 
     async def commit(self) -> None:
-        """Return when everything settled so far is durable.
-
-        Raises:
-            StaleEpochError: Some of it belongs to claims that were lost meanwhile.
-            UnavailableError: Not within commit_timeout_s.
-        """
+        """`Consumer.commit`; tasks in place of threads."""
         if self._started:
-            await self._runtime.commit()
+            assert self._settling is not None
+            await self._runtime.commit(self._settling.caller)
 
     async def at_end(self, timeout_s: float = 5.0) -> bool:
         """Tell whether this member has read and settled everything that there is right now in what it owns."""
@@ -243,7 +277,7 @@ class AsyncConsumer:
         return await self._runtime.wait_idle(timeout_s)
 
     async def close(self) -> None:
-        """Write what is settled, give back the rest at once, leave the group. Harmless when repeated.
+        """`Consumer.close`: write what is settled, give back the rest at once, leave the group. Harmless when repeated.
 
         Cancelled, it takes a second at most for that, and the connections are closed in any case; what could not be given back
         within it is given back by the end of the lease.
@@ -253,6 +287,8 @@ class AsyncConsumer:
         self._closed = True
         if self._started:
             await self._runtime.stop(self._runtime.settings.commit_timeout_s)
+            if self._runtime.unsaved is not None:
+                raise self._runtime.unsaved
 
     def _ack_pending(self) -> None:
         pending, self._pending = self._pending, []
@@ -271,7 +307,12 @@ class AsyncConsumer:
         # What the body was working on when it raised is not done.
         if kind is None and self._auto_ack and not self._closed:
             self._ack_pending()
-        await self.close()
+        try:
+            await self.close()
+        except UnavailableError:
+            # What the body has raised says more.
+            if kind is None:
+                raise
 
 
 class AsyncWorkers:

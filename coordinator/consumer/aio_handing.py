@@ -10,10 +10,19 @@ from coordinator.consumer.aio_base import AsyncBase
 from coordinator.consumer.aio_transaction import transaction
 from coordinator.consumer.options import ahead_of, handlers_pool_size, rejection
 from coordinator.consumer.pacing import OUTAGE_PAUSE_S
-from coordinator.consumer.saving import Goals, all_unsaved, check_lost, not_in_time, reached, read_to_end
+from coordinator.consumer.saving import (
+    Goals,
+    all_unsaved,
+    check_ack,
+    check_committed,
+    not_in_time,
+    reached,
+    read_to_end,
+)
 from coordinator.consumer.telling import tell_verdict
 from coordinator.core.ahead import Ahead
 from coordinator.core.loop import Subscription
+from coordinator.core.losses import Caller
 from coordinator.core.partition import Partition
 from coordinator.core.retry import Failure
 from coordinator.db.connect import AsyncPool
@@ -104,8 +113,12 @@ class AsyncHanding(AsyncBase):
             self._one_ready()
         return partition, partition.settled_count
 
-    async def saved(self, goals: Goals, lost_before: Sequence[Partition] | None = None) -> None:
-        """Return when the goals are durable; raises as `commit`."""
+    async def saved(self, goal: tuple[Partition, int]) -> None:
+        """Return when an ack is durable; raises as Message.ack."""
+        await self._wait_saved([goal])
+        check_ack(self.engine, *goal)
+
+    async def _wait_saved(self, goals: Goals) -> None:
         deadline_s = time.monotonic() + self.settings.commit_timeout_s
         self.engine.flush()
         while not reached(goals):
@@ -114,7 +127,6 @@ class AsyncHanding(AsyncBase):
                 raise not_in_time(self.settings.commit_timeout_s)
             self.engine.flush()
             await self.changed.wait(0.5)
-        check_lost(self.engine, goals, lost_before)
 
     def nack(self, message: Message, delay_s: float | None) -> None:
         """Give back as failed; see Message.nack."""
@@ -167,14 +179,17 @@ class AsyncHanding(AsyncBase):
             )
         return self._handlers_pool
 
-    async def commit(self) -> None:
+    async def commit(self, caller: Caller | None = None) -> None:
         """Return when everything settled so far is durable.
 
         Raises:
             StaleEpochError: Some of it belongs to claims that were lost, now or since the last commit; the rest was waited for.
+            NotStoredError: Dead letters could not be stored; the rest was waited for.
             UnavailableError: Not in time.
         """
-        await self.saved(*all_unsaved(self.engine))
+        goals = all_unsaved(self.engine)
+        await self._wait_saved(goals)
+        check_committed(self.engine, goals, caller)
 
     async def wait_idle(self, timeout_s: float) -> bool:
         """Tell whether everything there is right now was read and settled; looks at the database once to say yes."""

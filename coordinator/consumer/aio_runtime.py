@@ -18,6 +18,7 @@ from coordinator.consumer.aio_handing import AsyncHanding
 from coordinator.consumer.health import findings
 from coordinator.consumer.options import Options
 from coordinator.consumer.pacing import RELEASE_PATIENCE_S
+from coordinator.consumer.saving import left_unsaved
 from coordinator.db.connect import let_prepare
 from coordinator.db.drive import adrive
 from coordinator.db.pooler import with_pooler
@@ -124,6 +125,7 @@ class AsyncRuntime(AsyncControlLoop, AsyncHanding):
             if now_s >= self._stop_by_s or (now_s >= patience_until_s and not unsaved):
                 break
             await self.changed.wait(min(0.5, self._stop_by_s - now_s))
+        self.unsaved = left_unsaved(self.engine, self.settings.commit_timeout_s)
         return not self.engine.partitions
 
     async def _end(self, patience_s: float) -> None:

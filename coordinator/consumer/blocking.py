@@ -23,6 +23,7 @@ from coordinator.consumer.pacing import IDLE_ENDS_S
 from coordinator.consumer.runtime import Runtime
 from coordinator.consumer.status import Status
 from coordinator.consumer.telling import tell_refused
+from coordinator.core.losses import Caller
 from coordinator.core.subscription import Subscription
 from coordinator.errors import DeletedError, FencedError, UnavailableError
 from coordinator.model import Message
@@ -53,6 +54,39 @@ class Settling:
         return decoded(message, self._decode)
 
 
+class _Remembering(Settling):
+    """Settling that remembers which thread has settled what, for `Consumer.commit`."""
+
+    def __init__(self, runtime: Runtime, decode: Decode) -> None:
+        super().__init__(runtime, decode)
+        self._callers = _Callers()
+        self.ack = self._ack
+        self.nack = self._nack
+        self.reject = self._reject
+
+    @property
+    def caller(self) -> Caller:
+        return self._callers.caller
+
+    def _ack(self, message: Message, *, wait: bool) -> None:
+        self._runtime.ack(message, wait=wait)
+        if not wait:
+            self._callers.caller.note(message.owner)
+
+    def _nack(self, message: Message, delay_s: float | None) -> None:
+        self._runtime.nack(message, delay_s)
+        self._callers.caller.note(message.owner)
+
+    def _reject(self, message: Message, reason: str) -> None:
+        self._runtime.reject(message, reason)
+        self._callers.caller.note(message.owner)
+
+
+class _Callers(threading.local):
+    def __init__(self) -> None:
+        self.caller = Caller()
+
+
 class Consumer:
     """Messages of a group, one at a time or in batches; for one thread.
 
@@ -64,7 +98,7 @@ class Consumer:
     def __init__(self, runtime: Runtime, options: Options, decode: Decode, *, auto_ack: bool) -> None:
         self._runtime = runtime
         self._options = options
-        self._settling = Settling(runtime, decode)
+        self._settling = _Remembering(runtime, decode)
         self._auto_ack = auto_ack
         self._pending: list[Message] = []
         self._subscriptions: list[Subscription] = []
@@ -167,12 +201,15 @@ class Consumer:
     def commit(self) -> None:
         """Return when everything settled so far is durable.
 
+        Of a lost claim the next commit is told; and besides, each thread that had settled something of it, by its own next one.
+
         Raises:
             StaleEpochError: Some of it belongs to claims that were lost meanwhile.
+            NotStoredError: A dead letter could not be stored; it is tried again.
             UnavailableError: Not within commit_timeout_s.
         """
         if self._started:
-            self._runtime.commit()
+            self._runtime.commit(self._settling.caller)
 
     def at_end(self, timeout_s: float = 5.0) -> bool:
         """Tell whether this member has read and settled everything that there is right now in what it owns."""
@@ -182,12 +219,21 @@ class Consumer:
         return self._runtime.wait_idle(timeout_s)
 
     def close(self) -> None:
-        """Write what is settled, give back the rest at once, leave the group. Harmless when repeated."""
+        """Write what is settled, give back the rest at once, leave the group. Harmless when repeated.
+
+        Claims that were lost before are no error: what was settled of them is delivered again by their owners. `commit` tells.
+
+        Raises:
+            NotStoredError: A dead letter could not be stored: its message will be delivered again.
+            UnavailableError: What was settled last could not be written within commit_timeout_s: it will be delivered again.
+        """
         if self._closed:
             return
         self._closed = True
         if self._started:
             self._runtime.stop(self._runtime.settings.commit_timeout_s)
+            if self._runtime.unsaved is not None:
+                raise self._runtime.unsaved
 
     def _ack_pending(self) -> None:
         pending, self._pending = self._pending, []
@@ -206,7 +252,12 @@ class Consumer:
         # What the body was working on when it raised is not done.
         if kind is None and self._auto_ack and not self._closed:
             self._ack_pending()
-        self.close()
+        try:
+            self.close()
+        except UnavailableError:
+            # What the body has raised says more.
+            if kind is None:
+                raise
 
 
 class Workers:

@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING, Any
 from coordinator.consumer.base import Base
 from coordinator.consumer.options import ahead_of, handlers_pool_size, rejection
 from coordinator.consumer.pacing import OUTAGE_PAUSE_S
-from coordinator.consumer.saving import Goals, all_unsaved, check_lost, not_in_time, reached, read_to_end
+from coordinator.consumer.saving import (
+    Goals,
+    all_unsaved,
+    check_ack,
+    check_committed,
+    not_in_time,
+    reached,
+    read_to_end,
+)
 from coordinator.consumer.telling import tell_verdict
 from coordinator.consumer.transaction import transaction
 from coordinator.core.ahead import Ahead
 from coordinator.core.loop import Subscription
-from coordinator.core.partition import Partition
+from coordinator.core.losses import Caller
 from coordinator.core.retry import Failure
 from coordinator.db.connect import Pool
 from coordinator.model import Message
@@ -116,7 +124,9 @@ class Handing(Base):
             partition = self.engine.ack(delivery, time.monotonic())
             if partition.subscription.runnable:
                 self.changed.notify()
-            self._wait_saved([(partition, partition.settled_count)])
+            goal = (partition, partition.settled_count)
+            self._wait_saved([goal])
+            check_ack(self.engine, *goal)
 
     def nack(self, message: Message, delay_s: float | None) -> None:
         """Give back as failed; see Message.nack."""
@@ -179,15 +189,18 @@ class Handing(Base):
                 )
             return self._handlers_pool
 
-    def commit(self) -> None:
+    def commit(self, caller: Caller | None = None) -> None:
         """Return when everything settled so far is durable.
 
         Raises:
             StaleEpochError: Some of it belongs to claims that were lost, now or since the last commit; the rest was waited for.
+            NotStoredError: Dead letters could not be stored; the rest was waited for.
             UnavailableError: Not in time.
         """
         with self.changed:
-            self._wait_saved(*all_unsaved(self.engine))
+            goals = all_unsaved(self.engine)
+            self._wait_saved(goals)
+            check_committed(self.engine, goals, caller)
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Tell whether everything there is right now was read and settled; looks at the database once to say yes."""
@@ -206,7 +219,7 @@ class Handing(Base):
                 self.changed.wait(0.02)
             return False
 
-    def _wait_saved(self, goals: Goals, lost_before: Sequence[Partition] | None = None) -> None:
+    def _wait_saved(self, goals: Goals) -> None:
         """Wait with the lock held."""
         deadline_s = time.monotonic() + self.settings.commit_timeout_s
         self.engine.flush()
@@ -216,4 +229,3 @@ class Handing(Base):
                 raise not_in_time(self.settings.commit_timeout_s)
             self.engine.flush()
             self.changed.wait(0.5)
-        check_lost(self.engine, goals, lost_before)

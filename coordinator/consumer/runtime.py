@@ -17,6 +17,7 @@ from coordinator.consumer.handing import Handing
 from coordinator.consumer.health import findings
 from coordinator.consumer.options import Options
 from coordinator.consumer.pacing import RELEASE_PATIENCE_S
+from coordinator.consumer.saving import left_unsaved
 from coordinator.db.connect import let_prepare
 from coordinator.db.drive import drive
 from coordinator.db.pooler import with_pooler
@@ -83,6 +84,7 @@ class Runtime(ControlLoop, Handing):
                     break
                 self.changed.wait(min(0.5, max(deadline_s - time.monotonic(), 0)))
             released = not self.engine.partitions
+            self.unsaved = left_unsaved(self.engine, timeout_s)
         self._stopping.set()
         self._wake.set()
         self._nudge()

@@ -9,7 +9,7 @@ from coordinator.consumer.listening import ListenCheck, WakeUps
 from coordinator.consumer.options import Options, limits_of
 from coordinator.core.loop import Engine
 from coordinator.core.subscription import Subscription
-from coordinator.errors import DeletedError, LoopFailedError
+from coordinator.errors import CoordinatorError, DeletedError, LoopFailedError
 from coordinator.settings import Settings
 
 
@@ -33,6 +33,8 @@ class State:
         self.static_id = static_id
         self.id: UUID = uuid4()
         self.failure: BaseException | None = None
+        # What `stop` could not make durable.
+        self.unsaved: CoordinatorError | None = None
         # When a connection of our own was last found broken, monotonic.
         self.broken_s = float("-inf")
         self.engine = Engine(limits_of(settings), wake, random.random)

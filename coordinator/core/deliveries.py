@@ -10,6 +10,7 @@ from typing import Any
 from coordinator.core.ahead import STALL_S, Ahead
 from coordinator.core.counts import why_again
 from coordinator.core.inflight import InFlight
+from coordinator.core.losses import Losses
 from coordinator.core.partition import Entry, Failing, Partition
 from coordinator.core.retry import MAX_ERROR_CHARS, Failure, Redeliver, clean, decide
 from coordinator.core.subscription import Subscription
@@ -104,7 +105,8 @@ class Deliveries:
         self.held_back = False
         self.lonely: Lonely | None = None
         self.stale_count = 0
-        self.lost_unsaved: list[Partition] = []
+        # Not told to anybody yet.
+        self.losses = Losses()
         self.slow: list[Delivery] = []
         self.aheads: list[Ahead] = []
         self._wake = wake
@@ -484,7 +486,7 @@ class Deliveries:
         Every other call takes in what was noted before it, so that all of them count in the order in which they were made.
 
         Raises:
-            StaleEpochError: As `ack`; where the claim is lost just now, `lost_unsaved` tells.
+            StaleEpochError: As `ack`; where the claim is lost just now, `losses` tells.
         """
         if delivery.owner.lost:
             self._held(delivery)
@@ -535,8 +537,12 @@ class Deliveries:
         """An ack was noted while the claim was being lost."""
         self.stale_count += 1
         partition.subscription.counts.stale += 1
-        if partition not in self.lost_unsaved:
-            self.lost_unsaved.append(partition)
+        self._cut_off(partition)
+
+    def _cut_off(self, partition: Partition) -> None:
+        if not partition.cut_off:
+            partition.cut_off = True
+            self.losses.add(partition.source)
 
     def _settle_plain(self, partition: Partition, deliveries: Sequence[Delivery], now_s: float) -> None:
         """`_ack` where nothing is known of live deliveries of one partition but their rows: most of them, so in one go."""
@@ -888,7 +894,7 @@ class Deliveries:
         if not partition.lost:
             partition.subscription.counts.delivered += partition.window.started_count
             if partition.holds_unsaved:
-                self.lost_unsaved.append(partition)
+                self._cut_off(partition)
         partition.lost = True
         for delivery in partition.in_flight.values():
             self.heap.settle(delivery)

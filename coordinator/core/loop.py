@@ -498,6 +498,8 @@ class Engine(Deliveries):
             partition.holes = answer.holes or 0
             refused = frozenset(answer.refused or ())
             self._on_hard_saved(partition, refused.__contains__, changes, now_s)
+            for offset in refused & partition.failing.keys():
+                partition.failing[offset].refused = answer.refusal or ""
             if refused:
                 changes.refused.append((partition, answer.refusal or ""))
             if partition.crashes and all(crash.offsets[-1][1] <= answer.committed for crash in partition.crashes):

@@ -20,12 +20,16 @@ Entry: TypeAlias = dict[str, Any]
 
 @dataclass(slots=True)
 class Failing:
-    """A message whose failure is not known to be written yet. acked: a late ack came after the failure was sent."""
+    """A message whose failure is not known to be written yet.
+
+    acked: A late ack came after the failure was sent. refused: Why it could not be stored as a dead letter, and is tried again.
+    """
 
     row: Row
     entry: Entry
     facts: Facts
     acked: bool = False
+    refused: str | None = None
 
 
 class Partition:
@@ -49,7 +53,7 @@ class Partition:
         revoking: To be released as soon as nothing is in flight.
         paused: An operator has said so: nothing is fetched or handed over; what runs is finished and settled.
         barren: The last read found nothing but gaps.
-        lost: Owned by somebody else; settling calls are refused.
+        lost: Owned by somebody else; settling calls are refused. cut_off: Before everything settled was known to be durable.
         busy_until_s: Somebody holds the claim's row: it is left alone until then.
         given_back: Taken back while the claim is revoked; an ack is still taken until it is released.
         ahead: Handed out of the parked, but this epoch has not read up to them yet: what is before them may be open (R18).
@@ -68,6 +72,7 @@ class Partition:
         "check_parked",
         "committed",
         "crashes",
+        "cut_off",
         "done",
         "due_at_s",
         "exposed",
@@ -154,6 +159,7 @@ class Partition:
         self.revoking = False
         self.paused = False
         self.lost = False
+        self.cut_off = False
         self.queued = False
         self.check_parked = bool(claim.parked)
         self.due_at_s = float("inf")

@@ -6,7 +6,7 @@ import pytest
 from support.engine_driver import Request, Shell, commit
 from support.fake_database import FakeDatabase
 
-from coordinator.consumer.saving import all_unsaved, check_lost
+from coordinator.consumer.saving import all_unsaved, check_ack, check_committed
 from coordinator.core.loop import Exchange, Limits, Wait
 from coordinator.errors import StaleEpochError
 from coordinator.model import PartitionKey
@@ -523,7 +523,7 @@ def test_noted_ack__claim_lost_before_it_is_written__is_told(keys, database):
     keys.engine.note_ack(message.delivery, keys.now_s)
     partition = owned(keys)
     keys.engine.drop([KEY])
-    assert keys.engine.lost_unsaved == [partition]
+    assert list(keys.engine.losses.named) == [partition.source]
     with pytest.raises(StaleEpochError):
         keys.engine.note_ack(message.delivery, keys.now_s)
 
@@ -536,14 +536,13 @@ def test_lost_acks__one_of_them_is_waited_for__the_others_are_told_to_the_next_c
     keys.engine.note_ack(first.delivery, keys.now_s)
     keys.ack(second)
     partition = owned(keys)
-    goals = [(partition, partition.settled_count)]
+    count = partition.settled_count
     keys.engine.drop([KEY])
     with pytest.raises(StaleEpochError):
-        check_lost(keys.engine, goals)
-    goals, lost = all_unsaved(keys.engine)
+        check_ack(keys.engine, partition, count)
     with pytest.raises(StaleEpochError):
-        check_lost(keys.engine, goals, lost)
-    check_lost(keys.engine, *all_unsaved(keys.engine))
+        check_committed(keys.engine, all_unsaved(keys.engine))
+    check_committed(keys.engine, all_unsaved(keys.engine))
     with pytest.raises(StaleEpochError):
         keys.ack(third)
 
@@ -556,8 +555,24 @@ def test_lost_ack__is_the_only_one__is_told_once(keys, database):
     partition = owned(keys)
     keys.engine.drop([KEY])
     with pytest.raises(StaleEpochError):
-        check_lost(keys.engine, [(partition, partition.settled_count)])
-    check_lost(keys.engine, *all_unsaved(keys.engine))
+        check_ack(keys.engine, partition, partition.settled_count)
+    check_committed(keys.engine, all_unsaved(keys.engine))
+
+
+def test_losses__nobody_asks__are_counted_and_few_are_named(keys, database):
+    """Under `run` nobody does. Mutant: a list of the claims, each with all that was known of it."""
+    for number in range(50):
+        database.published(1, 0)
+        keys.until_waiting()
+        (message,) = keys.start()
+        keys.ack(message)
+        keys.engine.drop([KEY])
+        assert keys.engine.losses.count == number + 1
+        keys.claim_all()
+    assert len(keys.engine.losses.named) < 50
+    with pytest.raises(StaleEpochError, match="more"):
+        check_committed(keys.engine, [])
+    check_committed(keys.engine, [])
 
 
 def test_noted_ack__shell_waits__is_woken_once(keys, database):

@@ -188,6 +188,8 @@ class Threads:
         self.consumers: list[Any] = []
 
     def run(self) -> int:
+        from coordinator.errors import CoordinatorError
+
         ours = [reads for reads in self.task.reads if not reads.explicit]
         loops = []
         for reads in self.task.reads:
@@ -212,7 +214,9 @@ class Threads:
                 pass
             code = 0
         for consumer in self.consumers:
-            consumer.close()
+            # It was told that the server is away, and what it had comes again.
+            with contextlib.suppress(CoordinatorError):
+                consumer.close()
         for loop in loops:
             loop.join(30)
         self.app.close()
@@ -349,6 +353,7 @@ class Asyncio:
 
     async def _run(self) -> int:
         from coordinator import AsyncCoordinator, Settings
+        from coordinator.errors import CoordinatorError
 
         async with AsyncCoordinator(
             self.task.dsn, client_id=self.task.name, settings=Settings(**self.task.settings)
@@ -374,7 +379,8 @@ class Asyncio:
                     done.pop().result()
                 code = 0
             for consumer in consumers:
-                await consumer.close()
+                with contextlib.suppress(CoordinatorError):
+                    await consumer.close()
             if loops:
                 await asyncio.wait(loops, timeout=30)
         self.acts.recorder.say("ended", code=code)
