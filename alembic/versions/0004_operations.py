@@ -124,6 +124,7 @@ drop function coordinator.return_letter(coordinator.retries, text, timestamptz);
 drop function coordinator.join_errors(jsonb, jsonb);
 drop function coordinator.seek(text, text, int, text, bigint, timestamptz, boolean, boolean, text);
 drop function coordinator.remember_failures(int, int, int, bigint, jsonb, timestamptz);
+drop function coordinator.forget_failures(int, int);
 drop function coordinator.in_log(coordinator.topics, int, bigint);
 drop function coordinator.skip(text, text, int, bigint, boolean, boolean, text);
 drop function coordinator.delete_group(text, boolean, text);

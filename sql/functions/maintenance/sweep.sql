@@ -12,7 +12,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 -- Deletes what is too old: dead letters beyond max_dead_letter_age_s (counted in groups.dead_letters_dropped), progress rows of
 -- more than a quarter of an hour that nobody deletes by the way, processes that are dead for a day, groups that have expired
--- with delete. Notes since when groups have no members. At most p_limit rows of a kind per call, once in p_every_s.
+-- with delete; and what was kept of failures before a seek (forget_failures). Notes since when groups have no members. At most p_limit rows of a kind per call, once in p_every_s.
 -- Returns: how many; which groups; pinning: groups without members for a day that keep expired segments, as "group topic".
 -- Raises: KG007. Locks: the lock of this task, tried only; groups rows NO KEY UPDATE SKIP LOCKED, their dead letters, progress
 -- and coordinators rows SKIP LOCKED; as delete_group.
@@ -38,6 +38,7 @@ begin
         set unused_since = case when not exists (select from coordinator.members m where m.group_id = g.group_id) then v_now end
         where g.group_id = v_group.group_id
           and (g.unused_since is null) <> exists (select from coordinator.members m where m.group_id = g.group_id);
+        perform coordinator.forget_failures(v_group.group_id, p_limit);
         continue when v_group.max_dead_letter_age_s is null;
         delete from coordinator.dead_letters d
         where d.ctid = any (array(
