@@ -49,12 +49,15 @@ class Call(Protocol):
 
 
 @pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def environment(monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> None:
     """No database of the person who runs the tests is ever meant."""
     for name in list(os.environ):
         if name.startswith(("COORDINATOR_", "PG")) or name == "DATABASE_URL":
             monkeypatch.delenv(name)
     monkeypatch.setenv("NO_COLOR", "1")
+    if pytestconfig.getoption("--pgbouncer"):
+        # As its operator would: what is only guessed is a warning in each command.
+        monkeypatch.setenv("COORDINATOR_POOLER", "transaction")
     root = Path(coordinator.__file__).parents[1]
     monkeypatch.setenv("PYTHONPATH", str(root))
 

@@ -223,6 +223,7 @@ def test_application__reads_the_file_and_the_environment(dsn: str, file: Path, m
         assert app.topics() == []
 
 
+@pytest.mark.direct("the pooler is a finding")
 def test_command__config_option__reaches_the_database(call: Any, dsn: str, tmp_path: Path) -> None:
     file = tmp_path / "x.toml"
     file.write_text(f'dsn = "{dsn}"')

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import time
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -289,10 +290,21 @@ def test_demo__call_that_never_returns__is_interrupted_and_exits_1(empty_dsn, mo
 
 
 def test_demo__second_run_at_the_same_time__is_refused(empty_dsn):
-    with tables.connect(empty_dsn) as connection:
-        tables.lock_run(connection)
+    with tables.sole_run(empty_dsn):
         result = CliRunner().invoke(demo, ["--dsn", empty_dsn])
         assert isinstance(result.exception, ConfigError)
+    with tables.sole_run(empty_dsn):
+        pass
+
+
+def test_demo__note_of_a_delivery__leaves_the_session_as_it_was(empty_dsn):
+    """A pooler lends the session to somebody whose COMMITs have to wait for the disk."""
+    with tables.connect(empty_dsn) as connection:
+        tables.create(connection, ["AA"])
+        message = SimpleNamespace(value={"nr": 1}, partition=0, offset=0, key="k", attempt=1)
+        tables.insert_deliveries(connection, "g", "p", [message])
+        assert connection.execute("show synchronous_commit").fetchone() == ("on",)
+        assert connection.execute(f"select count(*) from {tables.SERVICE_SCHEMA}.deliveries").fetchone() == (1,)
 
 
 def test_demo__foreign_schema_of_that_name__is_left_alone(empty_dsn):

@@ -6,6 +6,7 @@ import pytest
 from coordinator.doctor import CHECKS
 
 
+@pytest.mark.direct("the pooler is a finding")
 def test_doctor__nothing_wrong__is_quiet(on):
     ended = on("doctor")
     assert (ended.code, ended.out) == (0, b"")

@@ -131,6 +131,7 @@ def test_name__unknown__is_told_on_standard_error(on: Any, command: tuple[str, .
     assert "missing" in ended.err
 
 
+@pytest.mark.direct("sends a parameter with the start of the connection")
 def test_role__without_rights__is_refused(call: Any, dsn: str) -> None:
     with psycopg.connect(dsn) as connection:
         connection.execute("drop role if exists cli_stranger")

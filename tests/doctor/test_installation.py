@@ -11,6 +11,7 @@ def subjects(findings):
     return {finding.subject for finding in findings}
 
 
+@pytest.mark.direct("the pooler is a finding")
 def test_fresh_installation__all_checks__finds_nothing(dsn, app):
     report = examine(dsn, "coordinator")
     assert report.findings == ()
@@ -18,6 +19,7 @@ def test_fresh_installation__all_checks__finds_nothing(dsn, app):
     assert report.checked == tuple(CHECKS)
 
 
+@pytest.mark.direct("the pooler is a finding")
 def test_installation_under_another_name__finds_nothing(empty_dsn):
     from coordinator.db.schema import install
 
@@ -36,6 +38,7 @@ def test_two_installations_in_one_database__each_by_itself(dsn, find, connection
     assert subjects(examine(dsn, "shop_log", only=["functions"]).findings) == {"function now_"}
 
 
+@pytest.mark.direct("the pooler is a finding")
 def test_ordinary_role__fresh_installation__finds_nothing_and_says_what_it_cannot_see(app, ordinary):
     report = examine(ordinary, "coordinator")
     assert report.findings == ()
@@ -151,6 +154,7 @@ def test_default_privileges__functions_taken_from_public__are_found(find, connec
     assert len(find("privileges")) == 1
 
 
+@pytest.mark.direct("the pooler is a finding")
 def test_granted_roles__installation__is_no_drift_and_a_reader_can_ask(app, dsn, ordinary):
     from coordinator.db.schema import grants
 

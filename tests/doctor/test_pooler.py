@@ -9,7 +9,9 @@ pytestmark = pytest.mark.skipif(find_pgbouncer() is None, reason="no pgbouncer o
 
 
 @pytest.mark.parametrize(("mode", "found"), [("session", []), ("transaction", ["pooler"])])
-def test_pooler__its_mode__is_seen(dsn, mode, found):
-    with PgBouncer(dsn, mode=mode) as pooler:
-        report = examine(pooler.through(dsn), "coordinator", only=["pooler", "notify"], limits=Limits(max_notify_s=1.0))
+def test_pooler__its_mode__is_seen(direct_dsn, mode, found):
+    with PgBouncer(direct_dsn, mode=mode) as pooler:
+        report = examine(
+            pooler.through(direct_dsn), "coordinator", only=["pooler", "notify"], limits=Limits(max_notify_s=1.0)
+        )
     assert [finding.check for finding in report.findings] == found

@@ -28,6 +28,7 @@ def told(check, *facts):
     return notes.findings
 
 
+@pytest.mark.direct("a default of the database holds for new sessions")
 @pytest.mark.parametrize(("name", "value"), [("synchronous_commit", "off"), ("default_transaction_read_only", "on")])
 def test_setting__wrong_for_the_database__is_found(dsn, find, connection, name, value):
     connection.execute(f"alter database {connection.info.dbname} set {name} = {value}")
@@ -99,6 +100,7 @@ def test_clock__slow_round_trip__is_no_skew(dsn):
         assert examine(proxy.dsn, "coordinator", only=["clock"], limits=Limits(max_clock_skew_s=0.05)).ok
 
 
+@pytest.mark.direct("a listener needs a session")
 def test_notification__comes_late__is_found(dsn):
     with Proxy(dsn) as proxy:
         proxy.put(Fault(delay_s=0.2), "coordinator doctor")
@@ -117,11 +119,11 @@ def test_pooler__in_transaction_mode__is_found():
     assert "LISTEN" in finding.found
 
 
-def test_pooler__none__is_seen_as_none(dsn):
+def test_pooler__none__is_seen_as_none(direct_dsn):
     from coordinator.db.connect import connect
     from coordinator.db.probe import pooler_between
 
-    with connect(dsn, 5, "one") as one, connect(dsn, 5, "two") as two:
+    with connect(direct_dsn, 5, "one") as one, connect(direct_dsn, 5, "two") as two:
         assert pooler_between(one, two) is None
 
 

@@ -43,7 +43,8 @@ def held(dsn, name="culprit", **parameters):
     """A foreign session that holds a claim; it may be ended meanwhile."""
     with contextlib.closing(psycopg.connect(make_conninfo(dsn, application_name=name, **parameters))) as connection:
         connection.execute(HOLD)
-        yield connection.info.backend_pid
+        ((pid,),) = connection.execute("select pg_backend_pid()").fetchall()
+        yield pid
 
 
 def logged(caplog, event):

@@ -77,6 +77,7 @@ def test_claim_row_locked__exchanges_back_off(app, dsn, consumer):
         assert count < 300
 
 
+@pytest.mark.direct("ends the sessions of one client")
 def test_claim_row_locked__after_a_reconnect_other_partitions_go_on(app, dsn, consumer):
     with locked(dsn, ONE_CLAIM):
         assert terminate(dsn, "coordinator work") == 1

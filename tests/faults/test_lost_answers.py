@@ -149,6 +149,7 @@ def test_backend_of_the_work_connection__terminated_again_and_again__nothing_los
     check_deliveries(reading.deliveries, reading.confirmed)
 
 
+@pytest.mark.direct("a listener needs a session")
 def test_backend_of_the_control_connection__terminated__wake_ups_are_quick_again(app, direct, dsn):
     """Case 13: only the LISTEN session ends; the next wake-up after it is back must not wait for the poll."""
     settings = short(poll_max_s=5.0)

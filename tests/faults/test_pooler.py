@@ -9,6 +9,8 @@ from support.pgbouncer import PgBouncer, find_pgbouncer
 from support.shell import GROUP, TOPIC, Reading, committed, drain, publish, query, short, wait_until
 
 from coordinator import AsyncCoordinator, Coordinator, Settings
+from coordinator.cli.bench import bare
+from coordinator.cli.demo import tables
 from coordinator.db.schema import current, install, uninstall
 from coordinator.errors import ConfigError
 
@@ -165,3 +167,18 @@ def _version() -> str:
 
     said = subprocess.run([str(find_pgbouncer()), "--version"], capture_output=True, text=True, check=True).stdout
     return said.split()[1]
+
+
+def test_bench__its_bare_side__prepares_statements_only_where_ours_do(pooled_dsn, direct_dsn):
+    with bare.connect(direct_dsn) as direct, bare.connect(pooled_dsn) as pooled:
+        assert (direct.prepare_threshold, pooled.prepare_threshold) == (5, None)
+
+
+def test_demo__run_behind_a_pooler__excludes_others_and_is_over_when_it_is_over(pooled_dsn, direct_dsn):
+    for other in (pooled_dsn, direct_dsn):
+        with (
+            tables.sole_run(pooled_dsn),
+            pytest.raises(ConfigError, match="another `coordinator demo` runs"),
+            tables.sole_run(other),
+        ):
+            pass

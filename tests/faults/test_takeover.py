@@ -25,6 +25,7 @@ def app(dsn):
         yield made
 
 
+@pytest.mark.direct("tells by its session that a process is dead")
 def test_sigkill__observer_is_up_for_a_lease__takes_over_by_the_session_and_not_by_the_lease(app, dsn, tmp_path):
     with app.consumer(TOPIC, group=GROUP) as heir:
         wait_until(lambda: {*owners(dsn).values()} == {"test"})
@@ -53,6 +54,7 @@ def test_sigkill__observer_is_up_for_a_lease__takes_over_by_the_session_and_not_
             assert lease == [(True,)]
 
 
+@pytest.mark.direct("ends the sessions of one client")
 def test_control_backend__ended_again_and_again__its_process_lives_and_keeps_everything(app, dsn):
     """A session that is gone is not missed for as long as its process takes to have another."""
     with app.consumer(TOPIC, group=GROUP) as one, app.consumer(TOPIC, group=GROUP) as other:
@@ -79,6 +81,7 @@ def test_control_backend__ended_again_and_again__its_process_lives_and_keeps_eve
         assert query(dsn, "select 1 from coordinator.crashes") == []
 
 
+@pytest.mark.direct("ends the sessions of all clients, its own apart")
 def test_all_connections__ended_at_once__nobody_is_declared_dead(app, dsn):
     """R6, as a restart of the server looks to its clients: the first one back must not judge those who are a moment later."""
     with app.consumer(TOPIC, group=GROUP) as one, app.consumer(TOPIC, group=GROUP) as other:

@@ -21,6 +21,7 @@ from coordinator.errors import CoordinatorError, FencedError
 STORM = 1000
 
 
+@pytest.mark.direct("PgBouncer 1.18 dies where a cancel is broken off")
 @in_loop
 async def test_cancellation__a_thousand_operations_at_random_points__leave_no_connection(dsn):
     """Case 17. What was cancelled may have happened or not; what was published is read once, and every connection is back."""
@@ -130,6 +131,7 @@ async def test_uninterrupted__first_cancellation_waits_second_ends(dsn):
         assert ended.pop() == expected
 
 
+@pytest.mark.direct("counts the sessions of a client on the server")
 @in_loop
 async def test_close__cancelled__closes_the_connections(dsn):
     async with coordinator(dsn) as app:
@@ -308,6 +310,7 @@ async def test_zombie__loop_blocked_past_the_lease__acks_are_refused_and_it_rejo
         assert committed(dsn) == {0: 8}
 
 
+@pytest.mark.direct("a listener needs a session")
 @in_loop
 async def test_listen__its_backend_is_ended__wake_ups_are_back(dsn):
     async with coordinator(dsn, poll_max_s=5) as app:

@@ -274,6 +274,7 @@ async def test_stop__handler_takes_longer_than_the_drain__is_cancelled_and_given
             assert sorted((message.value, message.attempt) for message in rest) == [(value, 1) for value in range(1, 5)]
 
 
+@pytest.mark.direct("counts the sessions of a client on the server")
 @in_loop
 async def test_run__cancelled__gives_back_writes_and_leaves(dsn):
     async with coordinator(dsn) as app:

@@ -15,6 +15,7 @@ COUNT = (
 )
 
 
+@pytest.mark.direct("counts the sessions of a client on the server")
 @pytest.mark.parametrize("used_before", [False, True])
 def test_closed__publish_and_the_rest__raise_closed_error(dsn, used_before):
     app = Coordinator(dsn)
@@ -50,6 +51,7 @@ def test_closed__publish_on_the_callers_connection__raises_closed_error(dsn):
     assert query(dsn, "select count(*) from coordinator.topic_1") == [(1,)]
 
 
+@pytest.mark.direct("counts the sessions of a client on the server")
 def test_close__while_a_connection_is_lent__it_is_closed_when_it_comes_back(dsn):
     app = Coordinator(dsn)
     app.create_topic(TOPIC, 1)
@@ -74,6 +76,7 @@ def test_close__while_a_connection_is_lent__it_is_closed_when_it_comes_back(dsn)
     assert query(dsn, COUNT) == [(0,)]
 
 
+@pytest.mark.direct("counts the sessions of a client on the server")
 @pytest.mark.parametrize("used_before", [False, True])
 @in_loop
 async def test_closed__asyncio__raises_closed_error(dsn, used_before):

@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -32,6 +33,9 @@ listen_port = {port}
 unix_socket_dir =
 auth_type = trust
 auth_file = {folder}/users
+# Every role of the server is let in, not only who started it.
+auth_user = {user}
+auth_query = select rolname, '' from pg_roles where rolname = $1
 logfile = {folder}/log
 pool_mode = {mode}
 max_client_conn = 2000
@@ -50,7 +54,10 @@ def find_pgbouncer() -> str | None:
 
 
 class PgBouncer:
-    """A pooler of its own on a free port. `through` gives the DSN that leads through it to a database of the server."""
+    """A pooler of its own on a free port. `through` gives the DSN that leads through it to a database of the server.
+
+    Like a service it is started again when it dies: 1.18 (Debian 12) does, where a client goes away in the middle of a cancel.
+    """
 
     def __init__(
         self, dsn: str, *, mode: str = "transaction", size: int = 80, least: int = 3, resets: bool = False
@@ -70,22 +77,27 @@ class PgBouncer:
             self.port = probe.getsockname()[1]
         target = " ".join(f"{key}={known[key]}" for key in ("host", "port") if key in known)
         settings = _SETTINGS.format(
-            target=target, port=self.port, folder=self._folder, mode=mode, size=size, least=least, resets=resets
+            target=target,
+            port=self.port,
+            folder=self._folder,
+            user=known["user"],
+            mode=mode,
+            size=size,
+            least=least,
+            resets=resets,
         )
         (self._folder / "ini").write_text(settings)
-        self._users = {known["user"]: known.get("password", "")}
-        self._write_users()
+        (self._folder / "users").write_text(f'"{known["user"]}" "{known.get("password", "")}"\n')
         for path in (self._folder, *self._folder.iterdir()):
             account.own(path)
-        self._process = subprocess.Popen(
-            [program, "-q", str(self._folder / "ini")],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            **account.identity,
-        )
+        self._command = [program, "-q", str(self._folder / "ini")]
+        self._identity = account.identity
+        self._lock = threading.Lock()
+        self._closed = False
+        self._process = self._spawn()
         self._wait_ready()
+        self._keeper = threading.Thread(target=self._keep, name="pgbouncer")
+        self._keeper.start()
 
     def through(self, dsn: str) -> str:
         """The same database, role and parameters, through the pooler."""
@@ -98,16 +110,12 @@ class PgBouncer:
             f"postgresql://{quote(user, safe='')}@127.0.0.1:{self.port}/{quote(database, safe='')}?{urlencode(known)}"
         )
 
-    def add_user(self, name: str, password: str = "") -> None:
-        """Let another role in."""
-        self._users[name] = password
-        self._write_users()
-        self._process.send_signal(1)
-
     def close(self) -> None:
-        # SIGTERM: at once, whoever is connected.
-        self._process.terminate()
-        self._process.wait(10)
+        with self._lock:
+            self._closed = True
+            # SIGTERM: at once, whoever is connected.
+            self._process.terminate()
+        self._keeper.join()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> Self:
@@ -118,8 +126,23 @@ class PgBouncer:
     ) -> None:
         self.close()
 
-    def _write_users(self) -> None:
-        (self._folder / "users").write_text("".join(f'"{name}" "{word}"\n' for name, word in self._users.items()))
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self._command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            **self._identity,
+        )
+
+    def _keep(self) -> None:
+        while True:
+            self._process.wait()
+            with self._lock:
+                if self._closed:
+                    return
+                self._process = self._spawn()
 
     def _wait_ready(self) -> None:
         deadline_s = time.monotonic() + _START_S
@@ -130,7 +153,9 @@ class PgBouncer:
                 if self._process.poll() is not None or time.monotonic() > deadline_s:
                     log = self._folder / "log"
                     told = log.read_text() if log.exists() else "(no log)"
-                    self.close()
+                    self._process.kill()
+                    self._process.wait()
+                    shutil.rmtree(self._folder, ignore_errors=True)
                     raise RuntimeError(f"pgbouncer did not start: {told}") from None
                 time.sleep(0.02)
             else:

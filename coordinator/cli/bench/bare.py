@@ -14,6 +14,9 @@ from psycopg.adapt import AdaptersMap
 from coordinator.cli.bench.stats import Timing
 from coordinator.cli.bench.workload import Workload, chunks, number_of
 from coordinator.db import arrays
+from coordinator.db.drive import drive
+from coordinator.db.pooler import pooler_found
+from coordinator.db.translate import translated
 from coordinator.model import BYTES_CONTENT
 
 BATCH = 1000
@@ -61,6 +64,15 @@ _CURSOR = "bench"
 
 class _Cursor(psycopg.Cursor[Any]):
     adapters = property(lambda _self: _ADAPTERS)
+
+
+def connect(dsn: str) -> psycopg.Connection[Any]:
+    """Open a connection as psycopg makes it, in autocommit; behind a pooler it prepares no statements, as ours do not."""
+    with translated():
+        connection = psycopg.connect(dsn, autocommit=True, application_name="coordinator bench")
+    if drive(pooler_found(connection.info.backend_pid), connection, "coordinator"):
+        connection.prepare_threshold = None
+    return connection
 
 
 class Bare:

@@ -6,17 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import psycopg
-
 from coordinator import Coordinator
 from coordinator.cli.bench import crowd
-from coordinator.cli.bench.bare import BATCH, Bare
+from coordinator.cli.bench.bare import BATCH, Bare, connect
 from coordinator.cli.bench.crowd import Lap, Work
 from coordinator.cli.bench.meter import Meter
 from coordinator.cli.bench.stats import Spread, losses
 from coordinator.cli.bench.workload import Workload, chunks, number_of
 from coordinator.db.schema import install, uninstall
-from coordinator.db.translate import translated
 from coordinator.errors import UnavailableError
 
 SCHEMA = "coordinator_bench"
@@ -85,9 +82,7 @@ def run(plan: Plan, say: Callable[[str], None]) -> list[Point]:
     Raises:
         UnavailableError: The consumers did not come up, or one died.
     """
-    with translated():
-        connection = psycopg.connect(plan.dsn, autocommit=True, application_name="coordinator bench")
-    with connection:
+    with connect(plan.dsn) as connection:
         bare = Bare(connection, plan.partition_count)
         bare.create()
         uninstall(plan.dsn, SCHEMA)
@@ -212,7 +207,7 @@ def consume(lap: Lap, dsn: str, topic: str, group: str, share: tuple[int, int], 
 
 def consume_bare(lap: Lap, dsn: str, name: str, partition_count: int) -> int:
     """Read the bare table behind a cursor of its own; returns how many rows that were."""
-    with psycopg.connect(dsn, autocommit=True, application_name="coordinator bench") as connection:
+    with connect(dsn) as connection:
         bare = Bare(connection, partition_count)
         lap.start()
         _, seen = bare.consume(name)

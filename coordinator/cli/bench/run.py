@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-import psycopg
-
 from coordinator import Coordinator
 from coordinator.cli.bench import bare as bare_side
 from coordinator.cli.bench.bare import Bare
@@ -14,7 +12,6 @@ from coordinator.cli.bench.ours import Ours
 from coordinator.cli.bench.stats import Case, Spread, Timing, case_of, losses, percentile, ratio_of
 from coordinator.cli.bench.workload import Workload
 from coordinator.db.schema import install, uninstall
-from coordinator.db.translate import translated
 
 SCHEMA = "coordinator_bench"
 
@@ -89,9 +86,7 @@ class _Tally:
 def run(options: Options, say: Callable[[str], None]) -> Report:
     """Measure; `say` is told what is going on."""
     # The same connection settings on both sides: those of psycopg, in autocommit mode, with binary results.
-    with translated():
-        connection = psycopg.connect(options.dsn, autocommit=True, application_name="coordinator bench")
-    with connection:
+    with bare_side.connect(options.dsn) as connection:
         bare = Bare(connection, options.partition_count)
         bare.create()
         uninstall(options.dsn, SCHEMA)

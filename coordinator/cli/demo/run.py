@@ -99,8 +99,11 @@ class Run:
         """
         options = self._options
         wanted = Wanted.of(numbered(read_flights(), options.message_count))
-        with _hard_limit(options.timeout_s + HARD_LIMIT_EXTRA_S), tables.connect(options.dsn) as connection:
-            tables.lock_run(connection)
+        with (
+            _hard_limit(options.timeout_s + HARD_LIMIT_EXTRA_S),
+            tables.sole_run(options.dsn),
+            tables.connect(options.dsn) as connection,
+        ):
             self._prepare(connection, wanted)
             # The processes inside: they end before the connections do.
             with Coordinator(options.dsn, schema=SCHEMA, client_id="demo") as app, self._processes:

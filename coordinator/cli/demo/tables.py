@@ -8,7 +8,8 @@ No table of `delays` helps it to book a message once: no unique constraint, no `
 already. What keeps its sums right is the ack in the same transaction, or nothing is.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any, LiteralString
 
 import psycopg
@@ -23,7 +24,7 @@ from coordinator.model import Message
 Connection = psycopg.Connection[Any]
 
 # Held by a run from its beginning to its end: two runs in one database would drop each other's tables.
-_RUN_LOCK = "select pg_try_advisory_lock(hashtextextended('pgcoord.demo', 0))"
+_RUN_LOCK = "select pg_try_advisory_xact_lock(hashtextextended('pgcoord.demo', 0))"
 
 _MARK = "Tables of `coordinator demo`; dropped by its next run."
 
@@ -54,11 +55,14 @@ insert into coordinator_demo_service.departures (nr, flight, tail)
 select d.nr, d.flight, d.tail from unnest(%s::int[], %s::text[], %s::text[]) as d(nr, flight, tail)
 """
 
+# Notes must outlive processes, not the server: this COMMIT does not wait for the disk. Said for the statement's own
+# transaction, since behind a pooler the session is somebody else's afterwards, whose COMMITs have to wait.
 _INSERT_DELIVERIES: LiteralString = """
+with here as materialized (select set_config('synchronous_commit', 'off', true))
 insert into coordinator_demo_service.deliveries (group_name, process, nr, "partition", "offset", key, attempt)
 select %s, %s, d.nr, d.partition, d."offset", d.key, d.attempt
 from unnest(%s::int[], %s::int[], %s::bigint[], %s::text[], %s::int[]) with ordinality
-     as d(nr, partition, "offset", key, attempt, ord)
+     as d(nr, partition, "offset", key, attempt, ord), here
 order by d.ord
 """
 
@@ -125,26 +129,28 @@ where d.group_name = %(group)s
 
 
 def connect(dsn: str) -> Connection:
-    """Open a connection of the service's own, in autocommit: each statement is a transaction."""
+    """Open a connection of the service's own, in autocommit: each statement is a transaction.
+
+    It prepares no statements, which are gone in the next transaction where a pooler lends sessions.
+    """
     with translated():
-        return psycopg.connect(dsn, autocommit=True, application_name="coordinator demo")
+        return psycopg.connect(dsn, autocommit=True, prepare_threshold=None, application_name="coordinator demo")
 
 
-def connect_for_notes(dsn: str) -> Connection:
-    """Open one for notes of hand-overs. Its COMMITs do not wait for the disk: notes must outlive processes, not the server."""
-    connection = connect(dsn)
-    connection.execute("set synchronous_commit = off")
-    return connection
-
-
-def lock_run(connection: Connection) -> None:
-    """Take the right to run in this database, until the connection ends.
+@contextlib.contextmanager
+def sole_run(dsn: str) -> Iterator[None]:
+    """Have the right to run in this database, by the lock of a transaction: a pooler leaves it the same session.
 
     Raises:
         ConfigError: If another run has it.
     """
-    if not _one_row(connection.execute(_RUN_LOCK))[0]:
-        raise ConfigError("another `coordinator demo` runs in this database: wait for its end, or use another database")
+    with connect(dsn) as connection, connection.transaction(), translated():
+        connection.execute("set local idle_in_transaction_session_timeout = 0")
+        if not _one_row(connection.execute(_RUN_LOCK))[0]:
+            raise ConfigError(
+                "another `coordinator demo` runs in this database: wait for its end, or use another database"
+            )
+        yield
 
 
 def create(connection: Connection, carriers: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ def main() -> int:
     with Coordinator(task.dsn, schema=SCHEMA, client_id=task.name, settings=_settings(task)) as app:
         if task.role == "publish":
             return _publish(app, task)
-        with tables.connect_for_notes(task.dsn) as notes:
+        with tables.connect(task.dsn) as notes:
             return (consuming.count_all if task.role == "audit" else consuming.keep_delays)(app, notes, task)
 
 
