@@ -21,6 +21,7 @@ alter table coordinator.coordinators
     add check (state in ('alive', 'draining', 'away', 'dead'));
 alter table coordinator.groups add column joined_at timestamptz, add column unplanned_since timestamptz;
 alter table coordinator.members add column inherited boolean not null default false;
+alter table coordinator.retries add column crash_next_at timestamptz;
 alter table coordinator.targets add column assigned_at timestamptz not null default clock_timestamp();
 drop function coordinator.reap(double precision);
 drop function coordinator.register(uuid, text, text, int, double precision);
@@ -59,6 +60,7 @@ alter table coordinator.coordinators
     drop column session_pid;
 alter table coordinator.groups drop column joined_at, drop column unplanned_since;
 alter table coordinator.members drop column inherited;
+alter table coordinator.retries drop column crash_next_at;
 alter table coordinator.targets drop column assigned_at;
 """
 

@@ -181,6 +181,8 @@ create table coordinator.retries (
     content_type text,
     headers jsonb,
     payload bytea,
+    -- next_at as the crash of crashed_by has set it: what it is still when nothing has failed since.
+    crash_next_at timestamptz,
     primary key (group_id, topic_id, partition, "offset")
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 500);
 

@@ -109,6 +109,7 @@ class RetryRow:
     dispatched: int | None = None
     alone: bool = False
     crashed_by: UUID | None = None
+    crash_next_s: float | None = None
     replays: int = 0
     payload: bool = False
 
@@ -675,7 +676,7 @@ class FakeDatabase:
             for offset, row in claim.retries.items():
                 settled = offset in acked if "charge replay" in self.bugs else (offset, row.replays) in claim.acks
                 if row.dispatched == claim.epoch and not settled:
-                    row.next_at_s = self.now_s + min(2.0 ** min(row.crashes, 10), 300.0)
+                    row.next_at_s = row.crash_next_s = self.now_s + min(2.0 ** min(row.crashes, 10), 300.0)
                     row.crashes += 1
                     row.dispatched, row.crashed_by, row.alone = None, coordinator, False
                     started.append(row)
@@ -697,6 +698,9 @@ class FakeDatabase:
             for row in claim.retries.values():
                 if row.crashed_by == coordinator:
                     row.crashes, row.crashed_by, row.alone = max(row.crashes - 1, 0), None, False
+                    if row.next_at_s == row.crash_next_s:
+                        row.next_at_s = min(row.next_at_s, self.now_s)
+                    row.crash_next_s = None
 
     def leave(self, coordinator: UUID) -> None:
         self._drop_member(coordinator)

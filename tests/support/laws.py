@@ -214,8 +214,12 @@ class Laws:
                 waiting[:] = [entry for entry in waiting if entry[1] != offset]
 
     def on_withdrawn(self) -> None:
-        """A charge was withdrawn: its attempts are not told any more, but by who has read it before."""
+        """A charge was withdrawn: its attempts are not told any more, but by who has read it before; and its pauses are over."""
         self.withdrawn = True
+        for key, laws in self.claims.items():
+            for offset, row in self.database.claims[key].retries.items():
+                if offset in laws.not_before:
+                    laws.not_before[offset] = min(laws.not_before[offset], row.next_at_s)
 
     def on_end(self, running: Sequence[tuple[PartitionKey, int]]) -> None:
         """A process has ended, or was declared dead, while these were running in it."""

@@ -41,7 +41,8 @@ begin
     loop
         update coordinator.retries r
         set crashes = r.crashes + 1, dispatched_epoch = null, crashed_by = p_coordinator, alone = false,
-            next_at = v_at + make_interval(secs => least(power(2, least(r.crashes, 10)), 300))
+            next_at = v_at + make_interval(secs => least(power(2, least(r.crashes, 10)), 300)),
+            crash_next_at = v_at + make_interval(secs => least(power(2, least(r.crashes, 10)), 300))
         where r.group_id = v_claim.group_id and r.topic_id = v_claim.topic_id and r.partition = v_claim.partition
           and r.dispatched_epoch = v_claim.epoch
           and not exists (select from coordinator.acks a
