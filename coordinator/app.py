@@ -27,7 +27,7 @@ from coordinator.db.drive import afollow, follow
 from coordinator.db.dsn import conninfo
 from coordinator.db.uninterrupted import uninterrupted
 from coordinator.dead_letters import AsyncDeadLetters, DeadLetters
-from coordinator.errors import ClosedError, ConfigError, NotFoundError
+from coordinator.errors import ClosedError, ConfigError
 from coordinator.maintenance import loop as maintenance
 from coordinator.maintenance.loop import Done
 from coordinator.model import (
@@ -55,7 +55,7 @@ from coordinator.producer.aio import AsyncProducer
 from coordinator.producer.blocking import Producer
 from coordinator.producer.encode import JSON, Codec, OnDuplicate
 from coordinator.protocol import admin, groups, messages, observe, topics
-from coordinator.protocol.check import flag, int4, int8, nearest
+from coordinator.protocol.check import flag, int4, int8, nearest, no_group
 from coordinator.protocol.observe import GroupGauge
 from coordinator.protocol.placeholder import DEFAULT_SCHEMA
 from coordinator.protocol.statement import Flow, Statement
@@ -570,8 +570,8 @@ class Coordinator(_Base, Operations):
     def group_offsets(self, group: str) -> list[GroupOffset]:
         """Where a group stands in each partition. Raises: NotFoundError."""
         found = self._execute(admin.group_offsets(group))
-        if not found and all(known.name != group for known in self.groups()):
-            raise NotFoundError(f"there is no group {group!r}", hint="List them: coordinator groups list")
+        if not found and group not in (known := [info.name for info in self.groups()]):
+            raise no_group(group, known)
         return found
 
     def group_members(self, group: str | None = None) -> list[GroupMember]:
@@ -933,8 +933,8 @@ class AsyncCoordinator(_Base, AsyncOperations):
     async def group_offsets(self, group: str) -> list[GroupOffset]:
         """`Coordinator.group_offsets`."""
         found = await self._execute(admin.group_offsets(group))
-        if not found and all(known.name != group for known in await self.groups()):
-            raise NotFoundError(f"there is no group {group!r}", hint="List them: coordinator groups list")
+        if not found and group not in (known := [info.name for info in await self.groups()]):
+            raise no_group(group, known)
         return found
 
     async def group_members(self, group: str | None = None) -> list[GroupMember]:

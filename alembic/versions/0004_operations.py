@@ -110,6 +110,9 @@ create table coordinator.audit (
 create index audit_at_idx on coordinator.audit (at);
 """
 GROUPS_DOWN = """
+drop function coordinator.nearest(text, text[]);
+drop function coordinator.topic_hint(text);
+drop function coordinator.group_hint(text);
 drop function coordinator.record(
     text, text, int, text, int, int, bigint, bigint, bigint, text, jsonb);
 drop function coordinator.actor();

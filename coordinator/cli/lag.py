@@ -7,7 +7,7 @@ import click
 
 from coordinator.cli import exits, output
 from coordinator.cli.commands import Command, Options, pass_options
-from coordinator.errors import NotFoundError
+from coordinator.protocol.check import no_group
 
 if TYPE_CHECKING:
     from coordinator.app import Coordinator
@@ -75,7 +75,7 @@ def _rows(app: "Coordinator", groups: tuple[str, ...]) -> list[dict[str, Any]]:
     known = [group.name for group in app.groups()]
     for name in groups:
         if name not in known:
-            raise NotFoundError(f"there is no group {name!r}")
+            raise no_group(name, known)
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for name in groups or known:
         ages = app.oldest_unsettled(name)

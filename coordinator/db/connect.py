@@ -18,6 +18,7 @@ from coordinator.db.drive import adrive, aexecute, drive, execute
 from coordinator.db.dsn import conninfo
 from coordinator.db.exchange import arun_for_caller, run_for_caller
 from coordinator.db.pooler import pooler_found
+from coordinator.db.reach import reaching
 from coordinator.db.schema import protocol_checked
 from coordinator.db.translate import translated
 from coordinator.db.uninterrupted import uninterrupted
@@ -62,7 +63,7 @@ def connect(
         UnavailableError: If nobody answers.
     """
     address, arguments = options(dsn, connect_timeout_s, application_name)
-    with translated():
+    with reaching(address):
         return psycopg.connect(address, autocommit=True, prepare_threshold=_threshold(prepare), **arguments)
 
 
@@ -71,7 +72,7 @@ async def aconnect(
 ) -> psycopg.AsyncConnection[Any]:
     """`connect` for asyncio."""
     address, arguments = options(dsn, connect_timeout_s, application_name)
-    with translated():
+    with reaching(address):
         return await psycopg.AsyncConnection.connect(
             address, autocommit=True, prepare_threshold=_threshold(prepare), **arguments
         )

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator.errors import NotFoundError
+from coordinator.protocol.check import no_group
 from coordinator.protocol.observe import GroupGauge, GroupTotals, group_gauges, group_totals, in_flight
 from coordinator.protocol.statement import Flow, call
 
@@ -45,8 +45,8 @@ def examine(limits: Limits, group: str | None) -> Flow[list[Finding]]:
     gauges = yield from call(group_gauges())
     totals = yield from call(group_totals())
     windows = yield from call(in_flight())
-    if group is not None and all(total.group != group for total in totals):
-        raise NotFoundError(f"there is no group {group!r}", hint="List them: coordinator groups list")
+    if group is not None and group not in (known := [total.group for total in totals]):
+        raise no_group(group, known)
     return beyond(limits, gauges, totals, windows, group)
 
 

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from coordinator.errors import InvalidInputError
+from coordinator.errors import InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -95,6 +95,13 @@ def nearest(name: str, known: Collection[str]) -> str:
     """Return what to say of a name that there is not: the one that was meant, or all there are."""
     close = get_close_matches(name, known, n=1)
     return f"did you mean {close[0]}?" if close else f"there are: {', '.join(sorted(known))}"
+
+
+def no_group(group: str, known: Collection[str]) -> NotFoundError:
+    """Return the error for a group that there is not."""
+    close = get_close_matches(group, known, n=1)
+    meant = f"Did you mean {close[0]}? " if close else ""
+    return NotFoundError(f"there is no group {group!r}", hint=f"{meant}Those that exist: coordinator groups list")
 
 
 def _integer(name: str, value: object, low: int, high: int) -> int:

@@ -16,8 +16,8 @@ from coordinator.model import (
     SeekOutcome,
     SkipOutcome,
 )
-from coordinator.protocol.admin import group_offsets
-from coordinator.protocol.check import each, flag, int4, int8, maybe, moment, text, wrong
+from coordinator.protocol.admin import group_offsets, list_groups
+from coordinator.protocol.check import each, flag, int4, int8, maybe, moment, no_group, text, wrong
 from coordinator.protocol.dead_letters import in_transaction
 from coordinator.protocol.statement import Flow, Statement, T, call
 from coordinator.protocol.text import array
@@ -222,7 +222,7 @@ def _places(
     named = None if offsets is None else [_place(place) for place in offsets]
     there = [(row.topic, row.partition) for row in (yield from call(group_offsets(group)))]
     if not there:
-        raise NotFoundError(f"there is no group {group!r}")
+        raise no_group(group, [info.name for info in (yield from call(list_groups()))])
     if named is not None:
         wanted = named
     elif numbers is not None:
@@ -230,7 +230,8 @@ def _places(
     else:
         wanted = [place for place in there if topic in (None, place[0])]
         if not wanted:
-            raise NotFoundError(f"group {group!r} reads no topic {topic!r}")
+            read = ", ".join(sorted({name for name, _ in there}))
+            raise NotFoundError(f"group {group!r} reads no topic {topic!r}", hint=f"It reads: {read}")
     for name, number in wanted:
         if (name, number) not in there:
             raise NotFoundError(f"group {group!r} has no partition {number} of topic {name!r}")

@@ -23,7 +23,8 @@ begin
     perform coordinator.require_read_committed('replay');
     select t.* into v_topic from coordinator.topics t where t.name = p_topic;
     if not found then
-        raise exception using errcode = 'KG003', message = format('there is no topic %L', p_topic);
+        raise exception using errcode = 'KG003', message = format('there is no topic %L', p_topic),
+            hint = coordinator.topic_hint(p_topic);
     end if;
     perform 1 from coordinator.claims c
     where c.group_id = v_group and c.topic_id = v_topic.topic_id and c.partition = p_partition

@@ -38,7 +38,7 @@ begin
     where not exists (select from coordinator.topics t where t.name = u.n) limit 1;
     if found then
         raise exception using errcode = 'KG003', message = format('there is no topic %L', v_missing),
-            hint = 'Create it: coordinator topics create NAME --partitions N; those that exist: coordinator topics list';
+            hint = coordinator.topic_hint(v_missing);
     end if;
     perform coordinator.check_subscribe(array(select t.topic_id from coordinator.topics t where t.name = any (p_topics)));
     if p_coordinator is not null then

@@ -37,7 +37,8 @@ declare
 begin
     select t.* into v_topic from coordinator.topics t where t.name = p_topic;
     if not found then
-        raise exception using errcode = 'KG003', message = format('there is no topic %L', p_topic);
+        raise exception using errcode = 'KG003', message = format('there is no topic %L', p_topic),
+            hint = coordinator.topic_hint(p_topic);
     end if;
     members := coordinator.live_members(v_group, v_topic.topic_id);
     if p_execute then

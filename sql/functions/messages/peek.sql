@@ -20,7 +20,8 @@ declare
 begin
     select t.* into v_topic from coordinator.topics t where t.name = p_topic;
     if not found then
-        raise exception using errcode = 'KG003', message = format('there is no topic %L', p_topic);
+        raise exception using errcode = 'KG003', message = format('there is no topic %L', p_topic),
+            hint = coordinator.topic_hint(p_topic);
     end if;
     perform coordinator.check_subscribe(array[v_topic.topic_id]);
     if p_partition < 0 or p_partition >= v_topic.partitions then

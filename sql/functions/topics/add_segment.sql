@@ -15,13 +15,15 @@ declare
 begin
     select t.* into v_topic from coordinator.topics t where t.name = p_topic;
     if not found then
-        raise exception using errcode = 'KG003', message = format('there is no topic %L', p_topic);
+        raise exception using errcode = 'KG003', message = format('there is no topic %L', p_topic),
+            hint = coordinator.topic_hint(p_topic);
     end if;
     perform pg_advisory_xact_lock(hashtextextended('coordinator.rotation/' || v_topic.topic_id, 0));
     -- Again, behind the lock: it may have been deleted.
     perform 1 from coordinator.topics t where t.topic_id = v_topic.topic_id;
     if not found then
-        raise exception using errcode = 'KG003', message = format('there is no topic %L', p_topic);
+        raise exception using errcode = 'KG003', message = format('there is no topic %L', p_topic),
+            hint = coordinator.topic_hint(p_topic);
     end if;
     v_segment := coalesce((select max(s.segment) from coordinator.segments s where s.topic_id = v_topic.topic_id), 0);
     if v_segment > coalesce(pg_sequence_last_value(v_topic.segment_sequence), 0) then

@@ -22,7 +22,8 @@ begin
     end if;
     select t.* into v_topic from coordinator.topics t where t.name = p_topic for no key update;
     if not found then
-        raise exception using errcode = 'KG003', message = format('there is no topic %L', p_topic);
+        raise exception using errcode = 'KG003', message = format('there is no topic %L', p_topic),
+            hint = coordinator.topic_hint(p_topic);
     end if;
     begin
         update coordinator.topics t

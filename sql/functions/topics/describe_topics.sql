@@ -17,7 +17,7 @@ begin
     where not exists (select from coordinator.topics t where t.name = u.n) limit 1;
     if found then
         raise exception using errcode = 'KG003', message = format('there is no topic %L', v_missing),
-            hint = 'Create it: coordinator topics create NAME --partitions N; those that exist: coordinator topics list';
+            hint = coordinator.topic_hint(v_missing);
     end if;
     return query
     select t.topic_id, t.name, t.partitions, t.max_message_bytes, t.wake, t.messages::text,

@@ -9,7 +9,7 @@ begin
     select g.group_id into v_group from coordinator.groups g where g.name = p_group;
     if not found then
         raise exception using errcode = 'KG003', message = format('there is no group %L', p_group),
-            hint = 'List them: coordinator groups list';
+            hint = coordinator.group_hint(p_group);
     end if;
     return v_group;
 end

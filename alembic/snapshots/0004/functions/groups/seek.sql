@@ -56,7 +56,8 @@ begin
     end if;
     select t.* into v_topic from coordinator.topics t where t.name = p_topic;
     if not found then
-        raise exception using errcode = 'KG003', message = format('there is no topic %L', p_topic);
+        raise exception using errcode = 'KG003', message = format('there is no topic %L', p_topic),
+            hint = coordinator.topic_hint(p_topic);
     end if;
     if p_execute then
         perform coordinator.require_read_committed('seek');

@@ -48,7 +48,7 @@ begin
     select t.* into v_topic from coordinator.topics t where t.name = p_topic;
     if not found then
         raise exception using errcode = 'KG003', message = format('there is no topic %L', p_topic),
-            hint = 'Create it: coordinator topics create NAME --partitions N; those that exist: coordinator topics list';
+            hint = coordinator.topic_hint(p_topic);
     end if;
     if v_topic.publish_roles is not null and not coordinator.may(v_topic.publish_roles) then
         raise exception using errcode = 'KG008', message = format('role %s may not publish to topic %L', coordinator.actor(), p_topic),

@@ -15,7 +15,8 @@ begin
     end if;
     update coordinator.topics t set publish_roles = p_publish, subscribe_roles = p_subscribe where t.name = p_topic;
     if not found then
-        raise exception using errcode = 'KG003', message = format('there is no topic %L', p_topic);
+        raise exception using errcode = 'KG003', message = format('there is no topic %L', p_topic),
+            hint = coordinator.topic_hint(p_topic);
     end if;
     perform coordinator.record('set topic rights', null, null, p_topic, null,
                                p_detail => jsonb_build_object('publish', p_publish, 'subscribe', p_subscribe));

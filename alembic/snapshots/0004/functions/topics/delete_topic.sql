@@ -27,7 +27,8 @@ begin
     perform pg_advisory_xact_lock(hashtextextended('coordinator.topics', 0));
     select t.* into v_topic from coordinator.topics t where t.name = p_topic;
     if not found then
-        raise exception using errcode = 'KG003', message = format('there is no topic %L', p_topic);
+        raise exception using errcode = 'KG003', message = format('there is no topic %L', p_topic),
+            hint = coordinator.topic_hint(p_topic);
     end if;
     perform pg_advisory_xact_lock(hashtextextended('coordinator.rotation/' || v_topic.topic_id, 0));
     select t.* into v_topic from coordinator.topics t where t.topic_id = v_topic.topic_id for no key update;

@@ -20,7 +20,8 @@ declare
 begin
     select t.* into v_topic from coordinator.topics t where t.name = p_topic;
     if not found then
-        raise exception using errcode = 'KG003', message = format('there is no topic %L', p_topic);
+        raise exception using errcode = 'KG003', message = format('there is no topic %L', p_topic),
+            hint = coordinator.topic_hint(p_topic);
     end if;
     perform pg_advisory_xact_lock(hashtextextended('coordinator.rotation/' || v_topic.topic_id, 0));
     -- Again, behind the lock: bounds without those of a partition that was added meanwhile would hide its messages.
