@@ -1,12 +1,21 @@
 """Coordinator and AsyncCoordinator: the face that users meet. Wires, decides nothing."""
 
 import asyncio
+import os
 import signal
 import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, closing, contextmanager, nullcontext, suppress
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    asynccontextmanager,
+    closing,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from datetime import datetime
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
@@ -126,6 +135,7 @@ class _Base:
         self._making = threading.Lock()
         self._embedded: Any = None
         self._closed = False
+        self._pid = os.getpid()
         found = configured.dsn()
         if found.startswith(EMBEDDED):
             self._named = found
@@ -225,6 +235,7 @@ class Coordinator(_Base, Operations):
     """Publish and consume from threads. May be shared by threads; not across a fork."""
 
     _pool_made: Pool | None = None
+    _consumers: Sequence[Consumer] = ()
     _producer_made: Producer | None = None
     _running: Runtime | None = None
 
@@ -425,7 +436,9 @@ class Coordinator(_Base, Operations):
         """
         chosen = _consumer_options(topics, group, start, auto_ack, options)
         runtime = Runtime(self.dsn, self.schema, self.settings, self.client_id, checked_id(static_id))
-        return Consumer(runtime, chosen, self.codec.decode, auto_ack=auto_ack)
+        made = Consumer(runtime, chosen, self.codec.decode, auto_ack=auto_ack)
+        self._consumers = [*(consumer for consumer in self._consumers if not consumer.closed), made]
+        return made
 
     def subscribe(self, *topics: str, group: str, start: Start = "earliest", **options: Any) -> Callable[[H], H]:
         """Register a handler for `run`.
@@ -624,11 +637,24 @@ class Coordinator(_Base, Operations):
     # ---- life
 
     def close(self) -> None:
-        """Close the pool; publishing raises ClosedError from here on. Consumers are closed by themselves."""
+        """Close its consumers, as their own `close` does, and the pool; publishing raises ClosedError from here on.
+
+        A consumer that was not closed writes what is settled and gives back the rest, which may take a second or two. `run` is
+        ended by `stop`.
+        """
         self._closed = True
-        if self._pool_made is not None:
-            self._pool_made.close()
-        self._stop_embedded()
+        # After a fork they are the parent's.
+        consumers = [consumer for consumer in self._consumers if os.getpid() == self._pid]
+        with ExitStack() as closing_all:
+            closing_all.callback(self._stop_embedded)
+            if self._pool_made is not None:
+                closing_all.callback(self._pool_made.close)
+            # At the same time: without a database each of them waits.
+            threads = [threading.Thread(target=consumer.close, name="coordinator-close") for consumer in consumers]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -669,6 +695,7 @@ class AsyncCoordinator(_Base, AsyncOperations):
     """Publish and consume from asyncio: `Coordinator` with the same names. For one event loop."""
 
     _pool_made: AsyncPool | None = None
+    _consumers: Sequence[AsyncConsumer] = ()
     _producer_made: AsyncProducer | None = None
     _running: AsyncRuntime | None = None
 
@@ -824,7 +851,9 @@ class AsyncCoordinator(_Base, AsyncOperations):
         """`Coordinator.consumer`: it joins with `async with`, or when it is first used."""
         chosen = _consumer_options(topics, group, start, auto_ack, options)
         runtime = AsyncRuntime(self.dsn, self.schema, self.settings, self.client_id, checked_id(static_id))
-        return AsyncConsumer(runtime, chosen, self.codec.decode, auto_ack=auto_ack)
+        made = AsyncConsumer(runtime, chosen, self.codec.decode, auto_ack=auto_ack)
+        self._consumers = [*(consumer for consumer in self._consumers if not consumer.closed), made]
+        return made
 
     def subscribe(self, *topics: str, group: str, start: Start = "earliest", **options: Any) -> Callable[[H], H]:
         """`Coordinator.subscribe`. The handler is a coroutine function; another function is run in a thread of its own.
@@ -979,9 +1008,13 @@ class AsyncCoordinator(_Base, AsyncOperations):
     async def close(self) -> None:
         """`Coordinator.close`."""
         self._closed = True
-        if self._pool_made is not None:
-            await self._pool_made.close()
-        self._stop_embedded()
+        consumers = self._consumers if os.getpid() == self._pid else []
+        try:
+            await asyncio.gather(*(consumer.close() for consumer in consumers), return_exceptions=True)
+        finally:
+            if self._pool_made is not None:
+                await self._pool_made.close()
+            self._stop_embedded()
 
     async def __aenter__(self) -> Self:
         self._check_open()

@@ -283,13 +283,22 @@ class BlockedClaim:
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """A group with what `groups list` shows; `members` counts the coordinators that take part."""
+    """A group with what `groups list` shows; `members` counts the coordinators that take part.
+
+    Attributes:
+        unused_since: Since when it has no members; None: it has some, or never had.
+        expire_s, on_expiry, max_dead_letter_age_s: See `set_group_expiry`.
+    """
 
     name: str
     topics: tuple[str, ...]
     members: int
     lag: int
     created_at: datetime
+    unused_since: datetime | None = None
+    expire_s: float | None = None
+    on_expiry: str = "release"
+    max_dead_letter_age_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

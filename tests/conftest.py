@@ -50,7 +50,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if obstacle is not None and container:
         raise pytest.UsageError(f"--testcontainers: {obstacle}")
     chosen = (
-        f"container of {config.stash[IMAGE]}" if obstacle is None else f"embedded server (no container: {obstacle})"
+        f"container of {config.stash[IMAGE]}"
+        if obstacle is None
+        else f"embedded server, whose first start may take half a minute (no container: {obstacle})"
     )
     config.stash[PLAN] = chosen
 

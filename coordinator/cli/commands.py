@@ -63,8 +63,10 @@ class Options:
         if not address.startswith(EMBEDDED):
             yield address
             return
+        from coordinator.cli.events import show_events  # noqa: PLC0415 - heavy
         from coordinator.embedded import data_dir_of, shared_server  # noqa: PLC0415 - only for who asks for it
 
+        show_events(verbose=self.verbose, log_format=self.log_format, log_level=self.log_level)
         with shared_server(data_dir_of(address)) as server:
             yield server.dsn
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from coordinator.cli.commands import Options
+from coordinator.cli.events import show_events
 from coordinator.db.dsn import conninfo
 from coordinator.embedded import data_dir_of, shared_server
 
@@ -16,5 +17,6 @@ def database(options: Options) -> Iterator[str]:
     if data_dir is None:
         yield conninfo(address)
         return
+    show_events(verbose=options.verbose)
     with shared_server(data_dir) as server:
         yield server.dsn

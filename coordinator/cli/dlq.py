@@ -93,7 +93,8 @@ def list_letters(options: Options, /, group: str, *, limit: int, **filters: Any)
     if len(found) > limit:
         output.note(f"there are more than these {limit}; --limit shows more of them")
     if not found:
-        output.note(f"group {group} has no such dead letters")
+        narrowed = any(value is not None for value in filters.values())
+        output.note(f"group {group} has no dead letters" + (" that match" if narrowed else ""))
 
 
 @dlq.command(

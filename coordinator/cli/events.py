@@ -27,6 +27,8 @@ def show_events(*, verbose: bool, log_format: Format | None = None, log_level: s
         logger.setLevel(logging.INFO if verbose else logging.WARNING)
         logger.handlers = [handler]
         logger.propagate = False
+    # What takes half a minute at the first start is told in any case: without a line it looks as if nothing happened.
+    logging.getLogger("coordinator.embedded").setLevel(logging.INFO if log_level is None else logging.NOTSET)
     if not verbose:
         logger.handlers[0].addFilter(is_worth_a_line)
     # Its warnings are about attempts; what came of them is told by our error.

@@ -10,7 +10,7 @@ from coordinator.cli.commands import Group, Options, pass_options
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from coordinator.model import GroupInFlight, GroupMember, GroupOffset, Oldest
+    from coordinator.model import GroupInFlight, GroupInfo, GroupMember, GroupOffset, Oldest
 
 
 @click.group(cls=Group)
@@ -115,13 +115,16 @@ def describe(options: Options, name: str, *, show_members: bool, show_in_flight:
     """
     if show_members and show_in_flight:
         raise click.UsageError("--members and --in-flight show two tables; give one of them")
+    from coordinator.protocol.admin import list_groups  # noqa: PLC0415 - heavy
+
     with options.coordinator() as app:
         offsets = app.group_offsets(name)
         members = app.group_members(name)
         dead_letters = app.dead_letters(name).counts()
         oldest = app.oldest_unsettled(name)
+        info = app.execute(list_groups(name))[0]
         in_flight = app.group_in_flight(name) if show_in_flight or options.as_json else []
-    facts = _facts(name, offsets, members, dead_letters, oldest)
+    facts = {**_facts(name, offsets, members, dead_letters, oldest), "expiry": _expiry(info)}
     if options.as_json:
         output.json_object({**facts, "members": members, "in_flight": list(in_flight)})
     else:
@@ -130,6 +133,7 @@ def describe(options: Options, name: str, *, show_members: bool, show_in_flight:
             f"group {name}: {facts['state']}, {output.counted(facts['member_count'], 'member')}, total lag {facts['total_lag']}, "
             f"oldest unacked {age}, {facts['total_parked']} retrying, {facts['total_dead_letters']} dead letters"
         )
+        output.line(_expiry_told(info))
         if show_members:
             _member_table(members)
         elif show_in_flight:
@@ -140,6 +144,22 @@ def describe(options: Options, name: str, *, show_members: bool, show_in_flight:
         output.note(f"{facts['paused']} of {len(offsets)} partitions are paused: nothing of them is handed over")
     if not facts["member_count"]:
         output.note(f"group {name} has no members: nobody reads for it now")
+
+
+def _expiry(info: "GroupInfo") -> dict[str, Any]:
+    names = ("unused_since", "expire_s", "on_expiry", "max_dead_letter_age_s")
+    return {name: getattr(info, name) for name in names}
+
+
+def _expiry_told(info: "GroupInfo") -> str:
+    kept = "for ever" if info.max_dead_letter_age_s is None else f"for {output.duration(info.max_dead_letter_age_s)}"
+    if info.expire_s is None:
+        text = "never expires"
+    else:
+        what = "is deleted" if info.on_expiry == "delete" else "holds back nothing any more"
+        text = f"{what} after {output.duration(info.expire_s)} without members"
+    since = "" if info.unused_since is None else f", has none since {output.cell(info.unused_since)}"
+    return f"{text}{since}; dead letters are kept {kept}"
 
 
 def _facts(

@@ -29,7 +29,7 @@ from coordinator.consumer.status import Status
 from coordinator.consumer.telling import tell_refused
 from coordinator.core.losses import Caller
 from coordinator.core.subscription import Subscription
-from coordinator.errors import DeletedError, FencedError, UnavailableError
+from coordinator.errors import ClosedError, DeletedError, FencedError, UnavailableError
 from coordinator.model import Message
 
 if TYPE_CHECKING:
@@ -151,6 +151,9 @@ class _Remembering(AsyncSettling):
         self.caller.note(message.owner)
 
 
+_CLOSED = "this consumer was closed; make another one, or close it later"
+
+
 class AsyncConsumer:
     """`Consumer` for asyncio: for one task. Use it as `async with`, and `async for` over it."""
 
@@ -168,6 +171,11 @@ class AsyncConsumer:
         self._closed = False
 
     @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    @property
     def member_id(self) -> str:
         """The id under which this consumer is a member now; a new one after it was fenced."""
         return str(self._runtime.id)
@@ -178,13 +186,19 @@ class AsyncConsumer:
         Raises:
             NotFoundError: No such topic.
             UnavailableError: No server.
+            ClosedError: It was closed before it was used.
         """
         async with self._starting:
             if not self._started:
+                if self._closed:
+                    raise ClosedError(_CLOSED)
                 self._settling = _Remembering(self._runtime, self._decode)
                 await self._runtime.start([self._options], self._settling)
                 self._subscriptions = list(self._runtime.engine.subscriptions.values())
                 self._started = True
+                if self._closed:
+                    # By another task meanwhile, which found nothing to stop.
+                    await self._runtime.stop(self._runtime.settings.commit_timeout_s)  # type: ignore[unreachable]
         return self
 
     async def poll(self, max_messages: int = 1, timeout_s: float | None = None) -> list[Message]:

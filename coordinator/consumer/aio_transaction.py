@@ -17,7 +17,7 @@ from psycopg import pq
 from coordinator.consumer.requests import ack_question, ack_statements, check_history, idle_limit, is_committed
 from coordinator.db.connect import acallers
 from coordinator.db.drive import aexecute
-from coordinator.db.translate import translate
+from coordinator.db.translate import cause_of, translate
 from coordinator.db.uninterrupted import uninterrupted
 from coordinator.errors import AlreadySettledError, ConfigError, UnavailableError
 from coordinator.model import Message
@@ -68,7 +68,7 @@ async def transaction(
                 ours = translate(error, own) if isinstance(error, psycopg.Error) and own.closed else None
                 if ours is None:
                     raise
-                raise ours from error
+                raise ours from cause_of(error)
             await _whole(own, _commit(runtime, own, block, messages, me, history))
     finally:
         for delivery in runs:
@@ -104,7 +104,7 @@ async def _begin(own: psycopg.AsyncConnection[Any], block: psycopg.AsyncTransact
         ours = translate(error, own) if own.closed else None
         if ours is None:
             raise
-        raise ours from error
+        raise ours from cause_of(error)
 
 
 async def _roll_back(block: psycopg.AsyncTransaction, error: BaseException) -> bool:

@@ -25,7 +25,7 @@ from coordinator.consumer.status import Status
 from coordinator.consumer.telling import tell_refused
 from coordinator.core.losses import Caller
 from coordinator.core.subscription import Subscription
-from coordinator.errors import DeletedError, FencedError, UnavailableError
+from coordinator.errors import ClosedError, DeletedError, FencedError, UnavailableError
 from coordinator.model import Message
 
 if TYPE_CHECKING:
@@ -87,6 +87,9 @@ class _Callers(threading.local):
         self.caller = Caller()
 
 
+_CLOSED = "this consumer was closed; make another one, or close it later"
+
+
 class Consumer:
     """Messages of a group, one at a time or in batches; for one thread.
 
@@ -106,6 +109,11 @@ class Consumer:
         self._closed = False
 
     @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    @property
     def member_id(self) -> str:
         """The id under which this consumer is a member now; a new one after it was fenced."""
         return str(self._runtime.id)
@@ -116,11 +124,17 @@ class Consumer:
         Raises:
             NotFoundError: No such topic.
             UnavailableError: No server.
+            ClosedError: It was closed before it was used.
         """
         if not self._started:
+            if self._closed:
+                raise ClosedError(_CLOSED)
             self._runtime.start([self._options], self._settling)
             self._subscriptions = list(self._runtime.engine.subscriptions.values())
             self._started = True
+            if self._closed:
+                # By another thread meanwhile, which found nothing to stop.
+                self._runtime.stop(self._runtime.settings.commit_timeout_s)  # type: ignore[unreachable]
         return self
 
     def poll(self, max_messages: int = 1, timeout_s: float | None = None) -> list[Message]:

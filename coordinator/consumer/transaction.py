@@ -15,7 +15,7 @@ from psycopg import pq
 from coordinator.consumer.requests import ack_question, ack_statements, check_history, idle_limit, is_committed
 from coordinator.db.connect import callers
 from coordinator.db.drive import execute
-from coordinator.db.translate import translate
+from coordinator.db.translate import cause_of, translate
 from coordinator.errors import AlreadySettledError, ConfigError, UnavailableError
 from coordinator.model import Message
 from coordinator.protocol import deliveries
@@ -66,7 +66,7 @@ def transaction(
                     ours = translate(error, own) if own.closed else None
                     if ours is None:
                         raise
-                    raise ours from error
+                    raise ours from cause_of(error)
                 committed = _committed(runtime, xids[0], history, messages)
                 known = True
                 if not committed:

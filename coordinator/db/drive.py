@@ -11,7 +11,7 @@ import psycopg
 from psycopg.adapt import AdaptersMap
 from psycopg.rows import tuple_row
 
-from coordinator.db.translate import translate
+from coordinator.db.translate import cause_of, translate
 from coordinator.errors import InvalidInputError
 from coordinator.protocol.placeholder import render
 from coordinator.protocol.statement import Flow, Row, Statement
@@ -86,7 +86,7 @@ def execute(statement: Statement[T], connection: psycopg.Connection[Any], schema
         ours = translate(error, connection)
         if ours is None:
             raise
-        raise ours from error
+        raise ours from cause_of(error)
     return statement.parse(rows)
 
 
@@ -102,7 +102,7 @@ async def aexecute(statement: Statement[T], connection: psycopg.AsyncConnection[
         ours = translate(error, connection)
         if ours is None:
             raise
-        raise ours from error
+        raise ours from cause_of(error)
     return statement.parse(rows)
 
 

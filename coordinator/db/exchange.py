@@ -16,7 +16,7 @@ from psycopg.rows import tuple_row
 from psycopg.types.string import ByteaBinaryLoader
 
 from coordinator.db.drive import AsyncPlainCursor, PlainCursor, no_utf8
-from coordinator.db.translate import translate
+from coordinator.db.translate import cause_of, translate
 from coordinator.errors import CoordinatorError, UnavailableError
 from coordinator.model import Due, Settled
 from coordinator.protocol import deliveries
@@ -172,7 +172,7 @@ def _send(connection: psycopg.Connection[Any], schema: str, steps: Sequence[Step
         ours = after(error, connection)
         if ours is None:
             raise
-        raise ours from error
+        raise ours from cause_of(error)
 
 
 async def _asend(connection: psycopg.AsyncConnection[Any], schema: str, steps: Sequence[Step]) -> Rows:
@@ -192,7 +192,7 @@ async def _asend(connection: psycopg.AsyncConnection[Any], schema: str, steps: S
         ours = await aafter(error, connection)
         if ours is None:
             raise
-        raise ours from error
+        raise ours from cause_of(error)
 
 
 def after(error: psycopg.Error, connection: psycopg.Connection[Any]) -> CoordinatorError | None:

@@ -27,6 +27,10 @@ class _AsyncCursor(psycopg.AsyncCursor[Any]):
     adapters = property(lambda _self: _ADAPTERS)
 
 
+# So many of a batch are in its repr.
+_SHOWN = 3
+
+
 class PublishedBatch(Sequence[Published | Scheduled]):
     """The places of a batch's messages, in the order in which they were given; decoded where they are looked at."""
 
@@ -70,6 +74,10 @@ class PublishedBatch(Sequence[Published | Scheduled]):
             message = f"place {place} of {len(self)}"
             raise IndexError(message)
         return self._at(index)
+
+    def __repr__(self) -> str:
+        shown = [repr(self._at(index)) for index in range(min(len(self), _SHOWN))]
+        return f"PublishedBatch({len(self)}: {', '.join(shown)}{', ...' if len(self) > _SHOWN else ''})"
 
     def __iter__(self) -> Iterator[Published | Scheduled]:
         return (self._at(index) for index in range(len(self)))

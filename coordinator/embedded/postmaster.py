@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Literal
 from coordinator.embedded import processes
 from coordinator.embedded.binaries import environment, find_binaries, major_of, readable_binaries
 from coordinator.errors import ConfigError, UnavailableError
+from coordinator.observe import events
+from coordinator.observe.logs import logger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from coordinator.embedded.places import Layout
 
 StopMode = Literal["smart", "fast", "immediate"]
+log = logger("coordinator.embedded")
+
 SUPERUSER = "postgres"
 DATABASE = "postgres"
 SOCKET_PORT = 5432
@@ -228,6 +232,7 @@ def create(layout: Layout, bin_dir: Path, account: Account, *, sync: bool) -> No
     """
     if existing_major(layout) is not None:
         return
+    log.info(events.EMBEDDED_STEP_BEGUN, extra={"step": "initdb makes a data directory", "folder": str(layout.pgdata)})
     # Made under another name and renamed: a process that is killed here leaves no half-made data directory.
     for left_over in layout.root.glob("pgdata.new-*"):
         shutil.rmtree(left_over, ignore_errors=True)

@@ -9,6 +9,8 @@ LISTENER_DEAF = "listener.deaf"
 LISTENER_RESTORED = "listener.restored"
 # What the DSN leads to is no server but a pooler, which may lend each transaction another session.
 POOLER_FOUND = "pooler.found"
+# The embedded server is about to do what takes a while, the first time: the field step says what.
+EMBEDDED_STEP_BEGUN = "embedded.step_begun"
 MEMBER_JOINED = "member.joined"
 MEMBER_FENCED = "member.fenced"
 MEMBER_LEFT = "member.left"
@@ -53,6 +55,7 @@ GAUGES_DENIED = "gauges.denied"
 GAUGES_FAILED = "gauges.failed"
 PAGE_FAILED = "page.failed"
 SERVING_STARTED = "serving.started"
+SERVING_STOPPED = "serving.stopped"
 # What an application reads, told when it starts.
 GROUP_SUBSCRIBED = "group.subscribed"
 MOVE_FAILED = "move.failed"
@@ -74,6 +77,7 @@ MEANINGS = {
     LISTENER_DEAF: "notifications do not arrive; consumers find messages by polling alone",
     LISTENER_RESTORED: "notifications arrive again",
     POOLER_FOUND: "the DSN leads to a pooler",
+    EMBEDDED_STEP_BEGUN: "the embedded server is made ready for its first start, which may take half a minute",
     MEMBER_JOINED: "this process takes part in the group",
     MEMBER_FENCED: "this process was declared dead; it drops what it had and joins again",
     MEMBER_LEFT: "this process has left its groups and given its partitions back",
@@ -110,6 +114,7 @@ MEANINGS = {
     GAUGES_FAILED: "the database's metrics could not be read",
     PAGE_FAILED: "a page of the HTTP server has failed",
     SERVING_STARTED: "metrics and health are served over HTTP",
+    SERVING_STOPPED: "nothing is served any more",
     GROUP_SUBSCRIBED: "what this application reads",
     MOVE_FAILED: "scheduled messages could not be published",
     MESSAGES_SKIPPED: "retention has dropped messages that the group had not settled",

@@ -53,13 +53,14 @@ def group_members(group: str | None) -> Statement[list[GroupMember]]:
     )
 
 
-def list_groups() -> Statement[list[GroupInfo]]:
-    """All groups by name."""
+def list_groups(group: str | None = None) -> Statement[list[GroupInfo]]:
+    """All groups by name, or the one that is named, if it is there."""
     return Statement(
         "list_groups",
-        "select g.name, g.topics, g.members, g.lag, g.created_at from coordinator.group_list g order by g.name",
-        (),
-        lambda rows: [GroupInfo(row[0], tuple(row[1]), row[2], row[3], row[4]) for row in rows],
+        "select g.name, g.topics, g.members, g.lag, g.created_at, g.unused_since, g.expire_s, g.on_expiry, "
+        "g.max_dead_letter_age_s from coordinator.group_list g where %s::text is null or g.name = %s::text order by g.name",
+        (maybe(text, "group", group), group),
+        lambda rows: [GroupInfo(row[0], tuple(row[1]), *row[2:]) for row in rows],
     )
 
 

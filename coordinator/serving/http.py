@@ -78,6 +78,7 @@ class Server:
         if self._thread.ident is not None:
             self._server.shutdown()
             self._thread.join(2.0)
+            log.info(events.SERVING_STOPPED, extra={"host": self.host, "port": self.port})
         self._server.server_close()
 
 

@@ -109,7 +109,7 @@ def test_list__none__says_so(on: Any, app: Coordinator) -> None:
     assert (ended.code, ended.lines, ended.err) == (
         0,
         ["  ".join(COLUMNS.split())],
-        "group billing has no such dead letters\n",
+        "group billing has no dead letters\n",
     )
 
 

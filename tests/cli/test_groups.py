@@ -43,7 +43,7 @@ def test_describe__without_members__has_dashes_and_a_note(on: Any, group: str) -
     assert re.fullmatch(
         r"group billing: empty, 0 members, total lag 2, oldest unacked \d+s, 0 retrying, 0 dead letters", ended.lines[0]
     )
-    lines = [line.split() for line in ended.lines[1:]]
+    lines = [line.split() for line in ended.lines[2:]]
     age = lines[1].pop(6)
     assert age.endswith("s")
     assert lines == [
@@ -71,10 +71,10 @@ def test_describe__with_a_member__names_it(on: Any, group: str, start: Any) -> N
     assert (facts["state"], member["pid"], member["partitions"]) == ("stable", process.pid, 2)
     lines = on("groups", "describe", group).lines
     assert lines[0].startswith("group billing: stable, 1 member, total lag")
-    assert lines[2].split()[9] == member["member_id"]
+    assert lines[3].split()[9] == member["member_id"]
     lines = on("groups", "describe", group, "--members").lines
-    assert lines[1].split() == MEMBER_COLUMNS.split()
-    assert lines[2].split()[0] == member["member_id"]
+    assert lines[2].split() == MEMBER_COLUMNS.split()
+    assert lines[3].split()[0] == member["member_id"]
     process.terminate()
     assert process.wait(30) == 0
 
@@ -93,7 +93,7 @@ def test_describe__parked_and_dead__are_counted(on: Any, group: str, dsn: str) -
         )
     lines = on("groups", "describe", group).lines
     assert lines[0].endswith(", 1 retrying, 2 dead letters")
-    assert [line.split()[8] for line in lines[2:]] == ["1", "0"]
+    assert [line.split()[8] for line in lines[3:]] == ["1", "0"]
     facts = on("groups", "describe", group, "--json").json
     assert (facts["total_parked"], facts["total_dead_letters"]) == (1, 2)
     assert [(found["parked"], found["dead_letters"]) for found in facts["partitions"]] == [(1, 2), (0, 0)]
@@ -139,3 +139,29 @@ def test_hand_overs__meant_for_a_member_whose_lease_is_over__wait_for_nobody(
         connection.execute("update coordinator.coordinators set lease_until = now() + interval '1 minute'")
     waiting = on("members", "list", "--json").json["hand_overs"]
     assert [(one["partition"], one["target_member_id"]) for one in waiting] == [(1, crashed)]
+
+
+def test_describe__expiry__is_shown(on: Any, group: str) -> None:
+    assert "never expires; dead letters are kept for ever" in on("groups", "describe", group).lines
+    assert (
+        on(
+            "groups",
+            "expire",
+            group,
+            "--after-s",
+            30 * 86400,
+            "--action",
+            "delete",
+            "--dead-letters-after-s",
+            7 * 86400,
+        ).code
+        == 0
+    )
+    (line,) = [line for line in on("groups", "describe", group).lines if line.startswith("is deleted after 30d")]
+    assert line.endswith("; dead letters are kept for 7d")
+    assert on("groups", "describe", group, "--json").json["expiry"] | {"unused_since": None} == {
+        "unused_since": None,
+        "expire_s": 30 * 86400.0,
+        "on_expiry": "delete",
+        "max_dead_letter_age_s": 7 * 86400.0,
+    }

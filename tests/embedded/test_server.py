@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -66,6 +67,37 @@ def test_start__data_dir__keeps_the_data_for_the_next_start(folder):
         connection.execute("create table kept as select 7 as n")
     with EmbeddedServer.start(folder) as server:
         assert one(server.dsn, "select n from kept") == 7
+
+
+def test_start__first_of_a_folder__says_what_takes_so_long_and_the_next_one_nothing(folder, caplog, capfd):
+    caplog.set_level("INFO", "coordinator")
+    for told in (["initdb makes a data directory"], []):
+        caplog.clear()
+        with EmbeddedServer.start(folder):
+            pass
+        steps = [record.step for record in caplog.records if record.msg == "embedded.step_begun"]
+        # Whether binaries have to be copied depends on who runs this.
+        assert [step for step in steps if "binaries" not in step] == told
+    assert capfd.readouterr().out == ""
+
+
+def test_command__first_start__says_on_standard_error_what_takes_so_long(folder):
+    folder.chmod(0o755)
+    command = [
+        sys.executable,
+        "-m",
+        "coordinator.cli",
+        "topics",
+        "list",
+        "--json",
+        "--dsn",
+        f"embedded:{folder}/server",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "info: embedded.step_begun step=initdb makes a data directory" in done.stderr
+    assert json.loads(done.stdout) == {"topics": []}
+    again = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert again.stderr == ""
 
 
 def test_start__folder_in_use__names_the_folder_and_its_holder(folder):

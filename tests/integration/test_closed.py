@@ -1,13 +1,14 @@
 """What is closed is done with: whoever uses it all the same is told, and nothing is opened again behind his back."""
 
+import asyncio
 import threading
 
 import psycopg
 import pytest
 from support.aio import coordinator, in_loop
-from support.shell import GROUP, TOPIC, query
+from support.shell import GROUP, TOPIC, query, wait_until
 
-from coordinator import Coordinator
+from coordinator import AsyncCoordinator, Coordinator, Settings
 from coordinator.errors import ClosedError
 
 COUNT = (
@@ -95,3 +96,80 @@ async def test_closed__asyncio__raises_closed_error(dsn, used_before):
         with pytest.raises(ClosedError):
             await use()
     assert query(dsn, COUNT) == [(0,)]
+
+
+# Longer than any test waits: who gets a partition within it did not get it by the end of a lease.
+SETTINGS = Settings(lease_s=120, heartbeat_s=1, membership_poll_s=0.2, rebalance_debounce_s=0, static_grace_s=0)
+
+
+def owners(dsn):
+    return {row[0] for row in query(dsn, "select c.owner::text from coordinator.claims c")}
+
+
+def test_close__consumers_without_with__leave_at_once_and_what_they_had_goes_on(dsn):
+    first, second = Coordinator(dsn, settings=SETTINGS), Coordinator(dsn, settings=SETTINGS)
+    first.create_topic(TOPIC, 4)
+    first.publish_many(TOPIC, [{"n": n} for n in range(8)])
+    gone = first.consumer(TOPIC, group=GROUP, ordering="none")
+    held = gone.poll(8, 30)
+    assert held
+    held[0].ack()
+    never_used = first.consumer(TOPIC, group=GROUP)
+    stays = second.consumer(TOPIC, group=GROUP, ordering="none")
+    stays.start()
+    first.close()
+    assert gone.closed
+    assert never_used.closed
+    assert gone.poll(timeout_s=0) == []
+    with pytest.raises(ClosedError):
+        never_used.start()
+    wait_until(lambda: owners(dsn) == {stays.member_id}, 30, "the takeover")
+    found = {}
+    while len(found) < 7:
+        for message in stays.poll(8, 30):
+            found[message.value["n"]] = message.attempt
+            message.ack()
+    # What was acked is settled; what was only handed over is not charged.
+    assert held[0].value["n"] not in found
+    assert set(found.values()) == {1}
+    second.close()
+    assert query(dsn, "select count(*) from coordinator.members") == [(0,)]
+    assert query(dsn, COUNT) == [(0,)]
+
+
+def test_close__consumers_on_asyncio__leave_at_once(dsn):
+    async def work():
+        with Coordinator(dsn) as admin:
+            admin.create_topic(TOPIC, 4)
+        first, second = AsyncCoordinator(dsn, settings=SETTINGS), AsyncCoordinator(dsn, settings=SETTINGS)
+        gone = first.consumer(TOPIC, group=GROUP)
+        await gone.start()
+        never_used = first.consumer(TOPIC, group=GROUP)
+        stays = second.consumer(TOPIC, group=GROUP)
+        await stays.start()
+        await first.close()
+        assert gone.closed
+        with pytest.raises(ClosedError):
+            await never_used.start()
+        async with asyncio.timeout(30):
+            while await asyncio.to_thread(owners, dsn) != {stays.member_id}:  # noqa: ASYNC110 - a table has no event
+                await asyncio.sleep(0.05)
+        await second.close()
+
+    asyncio.run(work())
+    assert query(dsn, "select count(*) from coordinator.members") == [(0,)]
+    assert query(dsn, COUNT) == [(0,)]
+
+
+def test_close__one_of_the_consumers_waits_in_another_thread__its_loop_ends(dsn):
+    app = Coordinator(dsn)
+    app.create_topic(TOPIC, 1)
+    consumer = app.consumer(TOPIC, group=GROUP)
+    seen = []
+    thread = threading.Thread(target=lambda: seen.extend(consumer))
+    thread.start()
+    wait_until(lambda: query(dsn, "select count(*) from coordinator.members") == [(1,)], 30, "a member")
+    app.close()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert query(dsn, "select count(*) from coordinator.members") == [(0,)]

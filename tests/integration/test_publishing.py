@@ -444,3 +444,11 @@ def test_publish__refused_in_the_callers_transaction__by_the_server_aborts_it_an
         connection.rollback()
     assert [message.value for message in app.peek("small")] == ["a"]
     app.close()
+
+
+def test_batch__shown__names_its_first_places(app):
+    app.create_topic("shown", 1)
+    batch = app.publish_many("shown", range(5))
+    assert repr(batch).startswith("PublishedBatch(5: Published(topic='shown', partition=0, offset=0")
+    assert repr(batch).endswith(", ...)")
+    assert repr(app.publish_many("shown", [])) == "PublishedBatch(0: )"

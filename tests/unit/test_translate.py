@@ -85,9 +85,18 @@ def test_translate__mistake_of_ours__passes_through():
     assert translate(psycopg.errors.PipelineAborted("pipeline aborted")) is None
 
 
-def test_translated__error_of_ours__is_chained():
+def test_translated__error_of_a_function_of_ours__is_told_once():
     theirs = error_of("KG002")
     with pytest.raises(MemberDeadError) as raised, translated():
+        raise theirs
+    assert raised.value.__cause__ is None
+    assert raised.value.__suppress_context__
+    assert raised.value.__context__ is theirs
+
+
+def test_translated__error_of_the_server__is_chained():
+    theirs = error_of("57P01")
+    with pytest.raises(UnavailableError) as raised, translated():
         raise theirs
     assert raised.value.__cause__ is theirs
 

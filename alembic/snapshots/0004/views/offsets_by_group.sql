@@ -8,5 +8,6 @@ select g.name,
         where m.group_id = g.group_id) as members,
        coalesce((select sum(o.lag)::bigint from coordinator.offsets o where o."group" = g.name), 0) as lag,
        g.created_at,
-       (select count(*) from coordinator.offsets o where o."group" = g.name and o.paused) as paused
+       (select count(*) from coordinator.offsets o where o."group" = g.name and o.paused) as paused,
+       g.unused_since, g.expire_s, g.on_expiry, g.max_dead_letter_age_s
 from coordinator.groups g;
