@@ -30,7 +30,7 @@ LEDGER = ClaimKey("ledger", "orders", 0)
 
 def sound():
     """Two groups, five messages: 1 fails once and comes again, 2 is rejected, 3 was rolled back."""
-    reads = {"concurrency": 2, "batch_size": 1, "explicit": False, "max_attempts": 4, "max_crashes": 3}
+    reads = {"concurrency": 2, "batch_size": 1, "explicit": False, "ask": 10, "max_attempts": 4, "max_crashes": 3}
     facts = {
         "groups": {
             "plain": {**reads, "ordering": "partition", "transactional": False},

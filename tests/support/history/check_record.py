@@ -519,7 +519,7 @@ def limits(history: History, tally: Tally) -> Iterator[Violation]:
 def _in_flight(process: Process, tally: Tally) -> Iterator[Violation]:
     for group, reads in process.facts.get("groups", {}).items():
         # An explicit consumer takes batches of its own size.
-        most = max(reads["batch_size"], 10) if reads["explicit"] else reads["concurrency"] * reads["batch_size"]
+        most = reads["ask"] if reads["explicit"] else reads["concurrency"] * reads["batch_size"]
         steps = []
         for run in process.runs:
             if run.claim.group == group:

@@ -95,7 +95,7 @@ def publish_rate(history: History) -> tuple[float, int]:
 
 
 def _disturbed(history: History, second: float) -> bool:
-    """Whether the server, or a publisher, has been away in this second or shortly before."""
+    """Whether the server, or a publisher, has been away in this second or shortly before; at the beginning all come up."""
     away = False
     for event in history.driver:
         kind, since_s = event["event"], second + 1 - event["at"]
@@ -103,7 +103,9 @@ def _disturbed(history: History, second: float) -> bool:
             break
         if kind in ("shut down", "start"):
             away = kind == "shut down"
-        harmed = kind in ("restart", "start", "promote") or (kind == "kill" and event["process"].startswith("p"))
+        harmed = kind in ("begin", "restart", "start", "promote") or (
+            kind == "kill" and event["process"].startswith("p")
+        )
         if harmed and since_s < DISTURBED_S + 1:
             return True
     return away

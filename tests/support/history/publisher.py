@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-RATE_PER_THREAD = 30.0
+RATE_PER_THREAD = 20.0
 # How often a transaction begins on a new connection; the others have the thread's own.
 FRESH = 0.05
 CATCH_UP_S = 1.0

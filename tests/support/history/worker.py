@@ -27,7 +27,7 @@ RETRY_S = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """One group. batch_size above 1: the handler gets lists. explicit: a consumer's loop instead of run()."""
+    """One group. batch_size above 1: the handler gets lists. explicit: a consumer's loop instead of run(), which asks for `ask`."""
 
     group: str
     topics: list[str]
@@ -36,6 +36,7 @@ class Reads:
     concurrency: int = 2
     batch_size: int = 1
     explicit: bool = False
+    ask: int = 10
     max_attempts: int = 4
     max_crashes: int = 3
 
@@ -278,7 +279,7 @@ class Threads:
     # ---- explicit consumers
 
     def _loop(self, reads: Reads, consumer: Any) -> None:
-        for batch in consumer.batches(max(reads.batch_size, 10), 1.0):
+        for batch in consumer.batches(reads.ask, 1.0):
             if reads.transactional:
                 for place in range(0, len(batch), reads.batch_size):
                     self._book(reads, consumer, batch[place : place + reads.batch_size])
@@ -441,7 +442,7 @@ class Asyncio:
     # ---- explicit consumers
 
     async def _loop(self, reads: Reads, consumer: Any) -> None:
-        async for batch in consumer.batches(max(reads.batch_size, 10), 1.0):
+        async for batch in consumer.batches(reads.ask, 1.0):
             if reads.transactional:
                 for place in range(0, len(batch), reads.batch_size):
                     await self._book(reads, consumer, batch[place : place + reads.batch_size])
