@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.history.schedule import WEIGHTS, from_text, make, to_text
+from support.history.schedule import WEIGHTS, Fault, from_text, make, to_text
 from support.history.storm import FLIGHT, Plan, Storm
+from support.pgbouncer import find_pgbouncer
 from support.shell import query
 
 from coordinator import Coordinator
@@ -32,6 +33,34 @@ def test_storm__every_kind_of_fault__every_invariant_holds(tmp_path):
     # It was a storm: things started again, and something was refused or taken over.
     assert any(owned.epoch > 1 for state in storm.history.claims.values() for owned in state.owned)
     assert len(storm.history.processes) > plan.processes + 1
+
+
+@pytest.mark.slow
+@pytest.mark.direct("the servers are its own")
+def test_storm__a_standby_without_the_last_commits_is_promoted__every_invariant_holds(tmp_path):
+    """R4. What was committed in the two seconds before is gone; nothing of it may come back out of anybody's memory."""
+    seed = int(os.environ.get("COORDINATOR_TEST_SEED", "0")) or random.randrange(10**6)
+    print(f"COORDINATOR_TEST_SEED={seed}")
+    faults = [Fault(6.0, "promote", for_s=2.0), Fault(12.0, "kill", 1), Fault(13.0, "restart")]
+    plan = Plan(faults, tmp_path, duration_s=18.0, rate=80.0, partitions=4, seed=seed)
+    storm = Storm(plan, sys.stdout)
+    found = storm.run()
+    assert found == [], "\n".join(str(violation) for violation in found)
+    # Something was lost, or there was nothing to forget.
+    assert any(publish.outcome == "unknown" for publish in storm.history.publishes)
+    assert sum(map(len, storm.history.runs.values())) < sum(len(p.runs) for p in storm.history.processes.values())
+
+
+@pytest.mark.slow
+@pytest.mark.direct("the server and the pooler are its own")
+@pytest.mark.skipif(find_pgbouncer() is None, reason="no pgbouncer (Debian: apt-get install pgbouncer)")
+def test_storm__half_of_all_behind_a_pooler__every_invariant_holds(tmp_path):
+    seed = int(os.environ.get("COORDINATOR_TEST_SEED", "0")) or random.randrange(10**6)
+    print(f"COORDINATOR_TEST_SEED={seed}")
+    faults = make(seed, 18.0, 4, lease_s=2.0, pause_s=2.5, kinds=("kill", "freeze", "terminate", "restart"))
+    plan = Plan(faults, tmp_path, duration_s=20.0, rate=80.0, partitions=4, seed=seed, pgbouncer=True)
+    found = Storm(plan, sys.stdout).run()
+    assert found == [], "\n".join(str(violation) for violation in found)
 
 
 def test_schedule__same_seed__is_the_same_and_can_be_printed_and_read():

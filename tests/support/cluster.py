@@ -18,6 +18,7 @@ from coordinator.embedded.binaries import environment
 from coordinator.embedded.places import Layout
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
 _LIMIT_S = 30.0
@@ -27,14 +28,18 @@ _NAME = "standby"
 class Cluster:
     """Both servers. `dsn` names both hosts; whoever takes writes is connected to."""
 
-    def __init__(self, *, synchronous: bool, major: int | None = None) -> None:
-        """Start both; with `synchronous` a COMMIT returns when the standby has it on disk."""
-        self.primary = EmbeddedServer.start(tcp=True, major=major)
+    def __init__(
+        self, *, synchronous: bool, major: int | None = None, settings: Mapping[str, str] | None = None
+    ) -> None:
+        """Start both; with `synchronous` a COMMIT returns when the standby has it on disk. `settings`: of both."""
+        self.primary = EmbeddedServer.start(tcp=True, major=major, settings=settings)
         self._root = Path(tempfile.mkdtemp(prefix="coordinator-standby-", dir="/tmp"))
         self.standby: EmbeddedServer | None = None
         try:
             self._copy()
-            self.standby = EmbeddedServer.start(self._root, settings={"cluster_name": _NAME}, tcp=True)
+            self.standby = EmbeddedServer.start(
+                self._root, settings={**(settings or {}), "cluster_name": _NAME}, tcp=True
+            )
             self._wait("select count(*) from pg_stat_replication where state = 'streaming'", 1)
             if synchronous:
                 run(self.primary.dsn, f"alter system set synchronous_standby_names = '{_NAME}'")
@@ -66,8 +71,11 @@ class Cluster:
 
     def fail_over(self) -> None:
         """SIGKILL the primary and promote the standby."""
-        assert self.standby is not None
         self.primary.kill()
+        self.promote()
+
+    def promote(self) -> None:
+        assert self.standby is not None
         assert run(self.standby.dsn, "select pg_promote()") == [(True,)]
 
     def close(self) -> None:

@@ -129,6 +129,11 @@ class Proxy:
         self._refusing.set()
         self.reset()
 
+    def aim(self, dsn: str) -> None:
+        """Lead whoever comes from now on to another server."""
+        known = conninfo_to_dict(dsn)
+        self._host, self._port = str(known.get("host", "localhost")), int(known.get("port", 5432))
+
     def links(self, name: str = "") -> list[Link]:
         """The connections that are open now."""
         with self._lock:

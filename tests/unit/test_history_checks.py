@@ -22,6 +22,7 @@ from support.history.model import (
     Row,
     Run,
 )
+from support.history.promotion import set_apart
 from support.history.recorder import Recorder
 
 PLAIN = ClaimKey("plain", "orders", 0)
@@ -461,3 +462,46 @@ def test_crashes__withdrawn__attempts_may_fall():
         Crash("delete", 1, ((1, 2),), False, 4.9),
     ]
     assert "I11" not in broken(history)
+
+
+# ---- a promotion
+
+
+def promote(history, detach, detached, promoted):
+    moments = (("detach", detach), ("detached", detached), ("promote", promoted))
+    history.driver[:0] = [{"event": event, "at": at} for event, at in moments]
+    set_apart(history)
+
+
+def test_promotion__sets_apart_what_it_may_have_undone():
+    history = History(processes={"w": Process("w")}, clients={"old": "w", "new": "w"})
+    history.claims[PLAIN] = ClaimState(0, 0, 0, 9, owned=[Owned("old", 1, 2.0), Owned("new", 2, 30.0)])
+    before = start(history, PLAIN, 0, 10.0, "ack", 10.1, told_at=20.5)
+    between = start(history, PLAIN, 1, 20.5, "ack", 20.6)
+    start(history, PLAIN, 2, 22.0, "ack", 22.1)
+    start(history, PLAIN, 3, 24.0, "ack", 24.1)
+    after = start(history, PLAIN, 3, 31.0, "ack", 31.1, epoch=2)
+    start(history, PLAIN, 4, 31.0, "ack", 31.1, epoch=1)
+    start(history, PLAIN, 5, 29.0, "ack", 29.1, epoch=2)
+    history.publishes = [
+        Publish("p", str(told_at), "orders", ["m"], 0.5, outcome="returned", told_at=told_at)
+        for told_at in (19.0, 22.0, 25.0)
+    ]
+    promote(history, 20.0, 21.0, 23.0)
+    assert history.runs[PLAIN] == [before, after]
+    assert before.told == "unknown"
+    assert history.doubtful[PLAIN] == [between]
+    assert [publish.outcome for publish in history.publishes] == ["returned", "unknown", "returned"]
+
+
+def test_promotion__nothing_of_the_lost_history_is_in_the_tables__is_no_violation():
+    history = sound()
+    promote(history, 0.1, 0.2, 0.3)
+    assert broken(history) == set()
+
+
+def test_promotion__an_ack_of_the_lost_history_is_applied__is_told():
+    """By a process that has not noticed: its claim is older than the promotion."""
+    history = sound()
+    promote(history, 5.4, 5.5, 5.55)
+    assert broken(history) >= {"I3", "I4"}

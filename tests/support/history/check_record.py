@@ -77,7 +77,7 @@ def _reasons(history: History, key: ClaimKey, state: ClaimState) -> dict[int, fl
     def note(offset: int, since: float) -> None:
         found[offset] = min(found.get(offset, FOREVER), since)
 
-    for run in history.runs.get(key, ()):
+    for run in (*history.runs.get(key, ()), *history.doubtful.get(key, ())):
         if run.end == "ack":
             note(run.offset, run.end_at)
     for version in state.parked:
@@ -107,6 +107,7 @@ def nothing_lost(history: History, tally: Tally) -> Iterator[Violation]:
             started[run.offset] = run.value
             if run.end == "ack":
                 acked.add(run.offset)
+        acked.update(run.offset for run in history.doubtful.get(key, ()) if run.end == "ack")
         for offset, row in rows.items():
             if offset < state.start_offset or any(lo <= offset < hi for lo, hi in skipped):
                 continue

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # Of a rate that was asked for, in seconds that no fault of the server or of a publisher has disturbed.
 RATE_SHARE = 0.95
+# In fewer of them a pause of the garbage collector or the disk decides.
+FEWEST_SECONDS = 20
 # For how long a restart, or a publisher's death, counts as a disturbance: connections come back with a backoff.
 DISTURBED_S = 10.0
 # What a size may grow by: a share, and what a catalogue, a vacuum's delay or an allocator's whim comes to.
@@ -113,7 +115,7 @@ def _disturbed(history: History, second: float) -> bool:
 
 def too_slow(history: History, asked: float) -> Iterator[Violation]:
     rate, seconds = publish_rate(history)
-    if seconds and rate < RATE_SHARE * asked:
+    if seconds >= FEWEST_SECONDS and rate < RATE_SHARE * asked:
         yield Violation(
             "run", "publishers", f"{rate:.0f} messages/s in {seconds} undisturbed seconds, of {asked:g} asked for"
         )

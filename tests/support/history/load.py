@@ -25,6 +25,7 @@ from support.history.model import (
     Row,
     Run,
 )
+from support.history.promotion import set_apart
 from support.history.recorder import SUFFIX, read
 
 from coordinator.core.ranges import from_text
@@ -57,6 +58,7 @@ def load(folder: Path | None, dsn: str | None, schema: str = DEFAULT_SCHEMA, *, 
             if event["event"] == "kill" and event["process"] in history.processes:
                 process = history.processes[event["process"]]
                 process.died_at = min(process.died_at, event["at"])
+    set_apart(history)
     return history
 
 

@@ -218,6 +218,7 @@ class History:
     Attributes:
         rows: Per (topic, partition), by offset.
         members: Per group, the ids of those alive. deaths: when a member was declared dead, or left.
+        doubtful: Runs whose traces a promotion may have left or undone.
         effects: (group, topic, partition, offset), as often as they are there.
         driver: What the driver did, in order: faults, "calm" (they are over), "settled", "balanced", "end".
         audited: Was there a flight recorder?
@@ -225,6 +226,7 @@ class History:
 
     processes: dict[str, Process] = field(default_factory=dict)
     runs: dict[ClaimKey, list[Run]] = field(default_factory=dict)
+    doubtful: dict[ClaimKey, list[Run]] = field(default_factory=dict)
     publishes: list[Publish] = field(default_factory=list)
     driver: list[dict[str, Any]] = field(default_factory=list)
     claims: dict[ClaimKey, ClaimState] = field(default_factory=dict)

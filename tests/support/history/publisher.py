@@ -200,7 +200,8 @@ class Publisher:
         if fresh:
             self._drop_connection()
         if self._own.connection is None:
-            self._own.connection = psycopg.connect(self.task.dsn, connect_timeout=5)
+            # Nothing is prepared: behind a pooler another session may lack it.
+            self._own.connection = psycopg.connect(self.task.dsn, connect_timeout=5, prepare_threshold=None)
         return self._own.connection
 
     def _drop_connection(self) -> None:

@@ -31,7 +31,8 @@ class Fault:
         kind: "kill" (SIGKILL, and another process comes), "freeze" (SIGSTOP for a while), "stop" (SIGTERM, and another comes),
             "terminate" (pg_terminate_backend of some of a process's connections), "restart" (of the server, immediate),
             "shut down" (and start again after a while), "black hole" (bytes of the process behind the proxy disappear),
-            "cut" (its connections are cut when the server has answered COMMIT), "kill publisher".
+            "cut" (its connections are cut when the server has answered COMMIT), "kill publisher"; "promote" (the standby is cut off
+            from the primary, which goes on for a while, and is killed then; once in a run, and never at random).
         slot: Which process; for the server none.
         for_s: How long it lasts, where it lasts.
     """

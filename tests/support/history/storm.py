@@ -15,6 +15,7 @@ from signal import SIGCONT, SIGSTOP, SIGTERM
 from typing import TYPE_CHECKING, Any, TextIO
 
 import psycopg
+from support.cluster import Cluster
 from support.history import publisher, worker
 from support.history.check import check, report, violations
 from support.history.figures import growths, summary
@@ -22,6 +23,7 @@ from support.history.laws import Violation
 from support.history.load import DRIVER, load
 from support.history.recorder import Recorder, read
 from support.history.schedule import Fault, to_text
+from support.pgbouncer import PgBouncer
 from support.proxy import Fault as Wire
 from support.proxy import Proxy
 
@@ -58,6 +60,7 @@ class Plan:
         odd: How often a message asks its handlers for something else than an ack.
         reads: Groups that are read by all processes.
         hold_snapshot: A session holds a REPEATABLE READ snapshot all the time.
+        pgbouncer: Two of four consumers, and half of the publishers, are behind a pooler in transaction mode.
         flat: Memory and sizes of tables are to stay what they are: for long runs.
         settle_s: How long it may take after the faults until everything is settled.
     """
@@ -74,6 +77,7 @@ class Plan:
     work_s: float = 0.0
     reads: Sequence[worker.Reads] = READS
     hold_snapshot: bool = False
+    pgbouncer: bool = False
     flat: bool = False
     settle_s: float = 120.0
     major: int | None = None
@@ -146,12 +150,8 @@ class Storm:
 
     def run(self) -> list[Violation]:
         (self.plan.folder / "schedule.jsonl").write_text(to_text(self.plan.faults))
-        settings = {"track_commit_timestamp": "on", "max_connections": "300"}
-        with (
-            EmbeddedServer.start(tcp=True, settings=settings, major=self.plan.major) as self.server,
-            Proxy(self.server.tcp_dsn) as self.proxy,
-        ):
-            self.dsn = self.server.dsn
+        with contextlib.ExitStack() as stack:
+            self._start_servers(stack)
             install(self.dsn)
             with psycopg.connect(self.dsn, autocommit=True) as connection:
                 connection.execute(FLIGHT.read_text())
@@ -164,6 +164,19 @@ class Storm:
                     if child.running:
                         child.popen.kill()
                         child.popen.wait()
+
+    def _start_servers(self, stack: contextlib.ExitStack) -> None:
+        major, settings = self.plan.major, {"track_commit_timestamp": "on", "max_connections": "300"}
+        if any(fault.kind == "promote" for fault in self.plan.faults):
+            self.cluster = stack.enter_context(Cluster(synchronous=False, major=major, settings=settings))
+            self.server, self.dsn = self.cluster.primary, f"{self.cluster.dsn}&target_session_attrs=read-write"
+        else:
+            self.server = stack.enter_context(EmbeddedServer.start(tcp=True, settings=settings, major=major))
+            self.dsn = self.server.dsn
+        self.proxy = stack.enter_context(Proxy(self.server.tcp_dsn))
+        self.pooled_dsn = self.dsn
+        if self.plan.pgbouncer:
+            self.pooled_dsn = stack.enter_context(PgBouncer(self.dsn)).through(self.dsn)
 
     def _run(self) -> list[Violation]:
         for slot in range(self.plan.processes):
@@ -260,12 +273,13 @@ class Storm:
         return f"{name}.{self._counts[name]}"
 
     def _worker(self, slot: int) -> Child:
-        # Of four: threads and asyncio, both by run() and by consumers' loops. The last is behind the proxy.
+        # Of four: threads and asyncio, both by run() and by consumers' loops. The last is behind the proxy, the two before it behind
+        # the pooler, where there is one.
         explicit = slot % 4 >= 2
         reads = [worker.Reads(**{**_facts(one), "explicit": explicit}) for one in self.plan.reads]
         behind = slot == self.plan.processes - 1
         task = worker.Task(
-            self.proxy.dsn if behind else self.dsn,
+            self.proxy.dsn if behind else self.pooled_dsn if slot % 4 in (1, 2) else self.dsn,
             str(self.plan.folder),
             self._next(f"w{slot}"),
             reads,
@@ -278,7 +292,7 @@ class Storm:
     def _publisher(self, number: int) -> Child:
         name = self._next(f"p{number}")
         task = publisher.Task(
-            self.dsn,
+            self.pooled_dsn if number % 2 == 0 else self.dsn,
             str(self.plan.folder),
             name,
             TOPIC,
@@ -354,6 +368,24 @@ class Storm:
     def _start_again(self) -> None:
         self.recorder.say("start")
         self.server.restart()
+
+    def _promote(self, fault: Fault, _: Child) -> None:
+        """What is committed from the cut on is lost; the driver says when nothing is lost yet, and when all of it is."""
+        self.recorder.say("detach")
+        self.cluster.catch_up()
+        self.cluster.detach()
+        self.recorder.say("detached", for_s=fault.for_s)
+        self._after(fault.for_s, self._fail_over)
+
+    def _fail_over(self) -> None:
+        assert self.cluster.standby is not None
+        self.cluster.primary.kill()
+        self.recorder.say("promote")
+        self.cluster.promote()
+        self.server = self.cluster.standby
+        self.proxy.aim(self.server.tcp_dsn)
+        self.proxy.reset()
+        self._say("the standby is the primary")
 
     def _black_hole(self, fault: Fault, _: Child) -> None:
         self.recorder.say("black hole", for_s=fault.for_s)
