@@ -12,9 +12,6 @@ from coordinator.protocol import deliveries
 from coordinator.protocol.deliveries import ClaimArrays, ExchangeAnswer, ExchangeCall
 from coordinator.protocol.statement import Statement
 
-# Parked messages handed out per claim and exchange.
-_MAX_DUE = 200
-
 
 def exchange_call(coordinator: UUID, exchange: Exchange) -> ExchangeCall:
     """Return the one round trip that an Exchange command means."""
@@ -39,7 +36,7 @@ def exchange_call(coordinator: UUID, exchange: Exchange) -> ExchangeCall:
         )
         if exchange.gaps
         else None,
-        due=deliveries.due_parameters(coordinator, _claims(exchange.parked), [_MAX_DUE] * len(exchange.parked))
+        due=deliveries.due_parameters(coordinator, _claims(exchange.parked), exchange.due_limits)
         if exchange.parked
         else None,
         parked=deliveries.parked_parameters(

@@ -19,6 +19,9 @@ from coordinator.errors import AlreadySettledError, DeletedError, Reject, Retry,
 from coordinator.model import Claim, Delivery, Facts, Message, PartitionKey, Row, Source
 
 # While the shell carries out a command, -infinity: it asks for the next one anyway, so nothing needs to wake it.
+# By so many bits a window is smaller for each crash: 7 messages instead of 500, then 1.
+_SHRINK = 6
+UNBOUNDED = 1 << 20
 NOT_WAITING = float("-inf")
 
 MAX_ATTEMPTS_HEADER = "max-attempts"
@@ -104,6 +107,8 @@ class Deliveries:
         # Set by the shell while the machine is too busy.
         self.held_back = False
         self.lonely: Lonely | None = None
+        # What each claim may read, or be handed of its parked, with the next exchange: little after a message has run alone.
+        self._most = UNBOUNDED
         self.stale_count = 0
         # Not told to anybody yet.
         self.losses = Losses()
@@ -415,6 +420,8 @@ class Deliveries:
         if facts.crashes >= max_crashes - 1:
             self.lonely = Lonely(partition, row, facts)
             partition.aside = row[1]
+            # Who has one of them is likely to have more, and each takes back what was read ahead.
+            self._most = 1
             self._poke(0.0)
             return True
         return False
@@ -463,6 +470,8 @@ class Deliveries:
         if self.lonely is not None and self.lonely.delivery is delivery:
             self.lonely.partition.aside = None
             self.lonely = None
+            # Everybody waits for what is read next.
+            self._flush = True
             self._poke(0.0)
 
     def _settle_lonely(self, lonely: Lonely) -> None:
@@ -913,8 +922,9 @@ class Deliveries:
             self._drop(old)
         subscription = self.subscriptions[claim.key.group_id, claim.key.topic_id]
         source = Source(subscription.group, subscription.topic, claim.key.partition, claim.epoch, subscription.settler)
-        # Halved per crash: the smaller the window, the fewer neighbours are charged with the next one.
-        window = Window(max(self.limits.max_window >> len(claim.crashes), 1), self.limits.max_window_bytes)
+        # Small where one has died, until what that may have been is settled: the smaller it is, the fewer neighbours are charged
+        # with the next death, and each of those may have to run alone.
+        window = Window(max(self.limits.max_window >> _SHRINK * len(claim.crashes), 1), self.limits.max_window_bytes)
         partition = Partition(claim, source, subscription, window)
         if claim.crashes:
             pause_s = subscription.policy.delay_s(len(claim.crashes), 1.0)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from coordinator.core.ahead import STALL_S
-from coordinator.core.deliveries import NOT_WAITING, Deliveries, Limits, Verdict
+from coordinator.core.deliveries import NOT_WAITING, UNBOUNDED, Deliveries, Limits, Verdict
 from coordinator.core.partition import FAILURES, Entry, Partition
 from coordinator.core.ranges import Range, contains, merge, subtract
 from coordinator.core.subscription import Subscription
@@ -22,6 +22,8 @@ _PUT_OFF_S = 1.0
 _REFUSED_PAUSE_S = 1.0
 # Of all partitions, in one exchange.
 _MAX_FAILURES = 500
+# Parked messages of one claim that are handed out by one exchange.
+_MAX_DUE = 200
 # So many messages are read without waiting for what is in memory to be used up by half.
 _WORTHWHILE = 2000
 
@@ -38,6 +40,7 @@ class Exchange:
         parked: Claims whose retries are looked at: those due are handed out, and what was handed out is read.
         gaps: Claims with unresolved gaps, and what was asked of each.
         releases: Claims to give back in the same transaction.
+        due_limits: How many of the parked messages of these claims may be handed out.
     """
 
     partitions: Sequence[Partition]
@@ -49,6 +52,7 @@ class Exchange:
     parked: Sequence[Partition]
     gaps: Sequence[tuple[Partition, Sequence[Range]]]
     releases: Sequence[Partition]
+    due_limits: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +194,7 @@ class Engine(Deliveries):
         emptying = self._empty_for_lonely(partitions, now_s)
         limits = self.limits
         stopped = self.lonely is not None
-        wants = [0 if stopped else p.want(limits.max_holes, limits.max_parked) for p in partitions]
+        wants = [0 if stopped else min(p.want(limits.max_holes, limits.max_parked), self._most) for p in partitions]
         known = any(p.position < p.hwm for p in partitions) or self._hungry(partitions, wants)
         linger_over = self._settled_since_s is not None and now_s >= self._settled_since_s + limits.linger_s
         releases = [p for p in partitions if p.revoking and not p.busy and not p.holds_unsaved and not p.uncertain]
@@ -216,7 +220,10 @@ class Engine(Deliveries):
         expects = self._expect or known or bool(gapped)
         self._flush = self._expect = False
         self._settled_since_s = None
-        return self._build(partitions, wants, expects, due, gaps_due, releases)
+        exchange = self._build(partitions, wants, expects, due, gaps_due, releases)
+        if not stopped and self._most < UNBOUNDED:
+            self._most *= 2
+        return exchange
 
     @staticmethod
     def _hungry(partitions: Sequence[Partition], wants: Sequence[int]) -> bool:
@@ -291,6 +298,7 @@ class Engine(Deliveries):
             list(asked.values()),
             [(p, p.gaps.ranges()) for p in gapped],
             releases,
+            [min(self._most, partition.window.max_size, _MAX_DUE) for partition in asked.values()],
         )
 
     def _next_hard(self, partitions: Sequence[Partition]) -> None:
@@ -504,6 +512,7 @@ class Engine(Deliveries):
                 changes.refused.append((partition, answer.refusal or ""))
             if partition.crashes and all(crash.offsets[-1][1] <= answer.committed for crash in partition.crashes):
                 partition.crashes = ()
+                partition.window.widen(self.limits.max_window)
                 partition.hard.append({"k": "charged", "committed": answer.committed})
                 self._linger(now_s)
         elif answer.status == "idle":

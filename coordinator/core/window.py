@@ -32,6 +32,14 @@ class Window:
             return self._size
         return max(int(self._max_bytes / self._average_bytes), 1)
 
+    def widen(self, max_size: int) -> None:
+        """Another bound from now on; grown into as the handlers' speed allows."""
+        self._max = max_size
+
+    @property
+    def max_size(self) -> int:
+        return self._max
+
     @property
     def max_waiting(self) -> int:
         """How many messages may wait behind keys, beside the window."""

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from coordinator.model import Due, GapEvidence, Message, Parked, PartitionKey, Row, Settled
 
 # As consumer/requests.py has it.
-MAX_DUE = 200
 NACK = Failure("nack")
 
 
@@ -53,7 +52,7 @@ class Request:
             [(p.key, p.epoch) for p in command.releases],
             [(p.key, p.epoch, [(p.position, ENDLESS)]) for p in command.fetching],
             [(p.key.topic_id, p.key.partition, ranges) for p, ranges in command.gaps],
-            [(p.key, p.epoch, MAX_DUE) for p in command.parked],
+            [(p.key, p.epoch, most) for p, most in zip(command.parked, command.due_limits, strict=True)],
             [(p.key, p.epoch, compress(p.handed)) for p in command.parked],
         )
 

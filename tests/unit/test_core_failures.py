@@ -346,14 +346,21 @@ def crash(database, number, offsets, ordering="key", limits=None):
     shell.die()
 
 
-def test_crash__charges_the_window_and_halves_the_next(database):
+def test_crash__charges_the_window_and_the_next_is_small_until_that_is_settled(database):
     database.published(1, 0, count=4)
     crash(database, 1, [0])
     shell = shell_of(database, 2)
     assert shell.take() == []
     shell.pass_time(1.1)
     assert [(m.offset, m.attempt) for m in shell.start(9)] == [(0, 2), (1, 2), (2, 2), (3, 2)]
-    assert shell.engine.partitions[KEY].window._max == 250
+    assert shell.engine.partitions[KEY].window.max_size == 7
+    database.published(1, 0, count=1000)
+    while claim_of(database).newest.committed < 1004:
+        shell.handle(50)
+        for message in list(shell.engine.partitions[KEY].in_flight.values()):
+            shell.ack(message)
+        shell.pass_time(0.05)
+    assert shell.engine.partitions[KEY].window.max_size == 500
 
 
 def test_poison__only_one_that_may_have_run__is_dead_after_its_budget(database):
@@ -397,6 +404,37 @@ def test_alone__starts_when_nothing_else_runs_and_nothing_starts_beside_it():
             shell.ack(batch[0])
         shell.pass_time(0.1)
     assert sorted(seen) == sorted((key, offset) for key in database.claims for offset in range(5))
+
+
+def test_alone__has_ended__little_is_read_and_handed_out_at_first():
+    """The next of its kind takes back all that was read, and handed out, of all claims. Mutant: it is all read once more for each."""
+    database = FakeDatabase({1: 1, 2: 1}, {1: [1, 2]})
+    database.published(1, 0, count=3)
+    for number in (1, 2):
+        shell = shell_of(database, number)
+        shell.pass_time(400.0)
+        shell.die()
+    database.published(2, 0, count=500)
+    shell = shell_of(database, 3)
+    shell.pass_time(400.0)
+    suspects, others = shell.subscriptions
+    read, handled = [0], 0
+    while handled < 3 or len(read) < 12:
+        shell.now_s += 0.001
+        command = shell.step()
+        if isinstance(command, Exchange):
+            place = [p.key.topic_id for p in command.partitions].index(2)
+            read.append(command.wants[place])
+        for message in shell.engine.take([suspects], 1, shell.now_s):
+            handled += 1
+            read.clear()
+            shell.ack(message)
+        if handled == 3:
+            for message in shell.engine.take([others], 9, shell.now_s):
+                shell.ack(message)
+    wants = [want for want in read if want]
+    assert wants[0] <= 2
+    assert max(wants) > 8
 
 
 @pytest.mark.parametrize("ordering", ["partition", "none"])
