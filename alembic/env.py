@@ -9,7 +9,7 @@ from logging.config import fileConfig
 from typing import Any
 
 from alembic import context
-from coordinator.db.schema import VERSION_TABLE, migration, migration_prologue
+from coordinator.db.schema import VERSION_TABLE, migration, migration_epilogue, migration_prologue
 from coordinator.protocol.placeholder import DEFAULT_SCHEMA
 
 
@@ -41,6 +41,11 @@ def run(*, prologue: str = "", **options: Any) -> None:
         if prologue:
             context.static_output(prologue)
         context.run_migrations()
+        # In the same transaction: nobody may find a function that was made anew without the right to call it.
+        if prologue:
+            context.static_output(migration_epilogue(schema))
+        else:
+            options["connection"].exec_driver_sql(migration_epilogue(schema), execution_options={"no_parameters": True})
 
 
 main()

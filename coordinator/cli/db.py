@@ -106,6 +106,7 @@ def grants(options: Options, *, kind: str, role: str, execute: bool) -> None:
     if options.as_json:
         output.json_object({"role": role, "kind": kind, "executed": execute, "statements": statements})
     elif execute:
+        output.note("whoever was granted nothing may call nothing: the right of everybody has been taken away")
         article = "an" if kind == "operator" else "a"
         output.line(f"role {role} is {article} {kind} now, by {output.counted(len(statements), 'statement')}")
     else:
@@ -162,7 +163,7 @@ def sql(options: Options, *, start: str, end: str) -> None:
     """Print the SQL of an installation or upgrade, for somebody else to run; needs no database.
 
     It is one transaction; run it as the role that is to own the schema, and stop at the first error. Roles that were granted
-    something before an upgrade are granted it anew by: select coordinator.apply_grants()
+    something before an upgrade are granted it anew at its end.
     """
     from coordinator.db import schema  # noqa: PLC0415 - heavy
 

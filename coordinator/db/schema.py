@@ -51,7 +51,6 @@ def upgrade(dsn: str, schema: str = DEFAULT_SCHEMA, revision: str = "head") -> N
     """
     try:
         _migrate("upgrade", dsn, schema, revision)
-        _grant_anew(dsn, schema)
     except DeniedError as error:
         raise DeniedError(
             str(error),
@@ -64,7 +63,7 @@ def upgrade(dsn: str, schema: str = DEFAULT_SCHEMA, revision: str = "head") -> N
 def grants(dsn: str, schema: str, kind: str, role: str, *, execute: bool) -> list[str]:
     """Return the statements that give a role the rights of a kind (publisher, consumer, reader, operator); run them if told to.
 
-    What was executed is remembered, and done again by `upgrade`.
+    What was executed is remembered, and done again by `upgrade` and by the scripts of `script`.
 
     Raises:
         NotFoundError: No such role.
@@ -109,13 +108,6 @@ def script(schema: str, start: str = "base", end: str = "head") -> str:
         except CommandError as error:
             raise SchemaVersionError(f"cannot write a script from {start!r} to {end!r}: {error}") from error
     return written.getvalue()
-
-
-def _grant_anew(dsn: str, schema: str) -> None:
-    """After an upgrade: new functions may be called by everybody, and what was dropped has lost its grants."""
-    with _connection(dsn) as connection:
-        if _scalar(connection, render("select to_regprocedure('coordinator.apply_grants(text, text)')::oid", schema)):
-            drive(call(rights.apply_grants()), connection, schema)
 
 
 def downgrade(dsn: str, schema: str, revision: str) -> None:
@@ -282,6 +274,25 @@ begin
 end
 $$;
 """
+
+
+def migration_epilogue(schema: str) -> str:
+    """Return what a transaction that migrates ends with: roles are granted anew what they were granted.
+
+    A new function may be called by everybody, and one that was dropped and made again has lost its grants.
+    """
+    return render(
+        """
+do $$
+begin
+    if to_regprocedure('coordinator.apply_grants(text, text)') is not null then
+        perform coordinator.apply_grants();
+    end if;
+end
+$$;
+""",
+        schema,
+    )
 
 
 @contextmanager

@@ -1,5 +1,8 @@
 """Real roles: each can do its work, and nothing else."""
 
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
 import psycopg
 import pytest
 
@@ -224,6 +227,56 @@ def test_grants__after_an_upgrade__are_there_again(as_role, dsn):
     with Coordinator(as_role("publisher")) as app:
         app.publish("orders", 1)
     refused(as_role("stranger"), "select coordinator.protocol_version()")
+
+
+NEXT = """
+from pathlib import Path
+from alembic.util import load_python_file
+revision, down_revision, branch_labels, depends_on = "0099", "0004", None, None
+run_sql = load_python_file(Path(__file__).parents[1], "run_sql.py")
+
+def upgrade():
+    run_sql.run_text('''
+        drop function coordinator.peek(text, int, bigint, int);
+        create function coordinator.publish_later(text) returns int language sql as $$ select 1 $$;
+    ''')
+    run_sql.run_file(run_sql.SNAPSHOTS / "0004" / "functions" / "messages" / "peek.sql")
+"""
+PEEK = "select * from coordinator.peek('orders', 0, 0, 1)"
+
+
+@pytest.mark.parametrize("way", ["upgrade", "script"])
+def test_grants__an_upgrade_makes_functions_anew__roles_work_and_others_are_kept_out(
+    as_role, dsn, tmp_path, monkeypatch, way
+):
+    """An upgrade that drops a function and makes it again, and makes a new one, as later revisions will."""
+    shutil.copytree(schema.alembic_dir(), tmp_path / "alembic")
+    (tmp_path / "alembic" / "versions" / "0099_next.py").write_text(NEXT)
+    monkeypatch.setattr(schema, "alembic_dir", lambda: tmp_path / "alembic")
+    if way == "upgrade":
+        schema.upgrade(dsn)
+    else:
+        with psycopg.connect(dsn, autocommit=True) as owner:
+            owner.execute(schema.script("coordinator", "0004", "head"))
+    assert schema.current(dsn) == "0099"
+    with psycopg.connect(as_role("consumer"), autocommit=True) as consumer:
+        assert consumer.execute(PEEK).fetchall()
+    with Coordinator(as_role("publisher")) as app:
+        app.publish("orders", 1)
+    for kind in ("stranger", "publisher"):
+        refused(as_role(kind), PEEK)
+        refused(as_role(kind), "select coordinator.publish_later('x')")
+
+
+def test_grants__several_at_once__wait_for_each_other(as_role, dsn):
+    """Mutant: without a lock of its own, PostgreSQL fails those that come second: tuple concurrently updated."""
+
+    def grant(number):
+        kind = KINDS[number % len(KINDS)]
+        schema.grants(dsn, "coordinator", kind, f"test {kind}", execute=True)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(grant, range(16)))
 
 
 def test_upgrade__by_a_role_without_rights__says_what_to_do(empty_dsn, roles):

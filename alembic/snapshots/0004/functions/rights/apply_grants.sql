@@ -5,10 +5,12 @@ as $$
 -- Grants a role the rights of a kind, and remembers it; with nulls grants anew what is remembered, which an upgrade does: it has
 -- made functions that everybody may call, and dropped others with their grants. A role that is gone is passed over.
 -- Not a definer function: only the owner of the schema can. Returns: the statements that were run. Raises: as grant_statements.
+-- Locks: advisory, of this function. Two that change the rights of one function at once fail ("tuple concurrently updated").
 declare
     v_grant record;
     v_statement text;
 begin
+    perform pg_advisory_xact_lock(hashtextextended('coordinator.grants', 0));
     if p_kind is not null then
         perform coordinator.grant_statements(p_kind, p_role);
         insert into coordinator.role_grants (role, kind) values (p_role, p_kind) on conflict do nothing;
