@@ -465,7 +465,7 @@ def retries_wait(history: History, tally: Tally) -> Iterator[Violation]:
     for key, state in history.claims.items():
         for version in state.parked:
             handed = version.op == "update" and version.dispatched_epoch not in (None, version.was_dispatched_epoch)
-            if handed and version.next_at is not None:
+            if handed and version.next_at is not None and not _by_a_ghost(history, state, version.at):
                 tally.count += 1
                 if version.at < version.next_at - CLOCK_S:
                     yield Violation(
@@ -486,6 +486,12 @@ def retries_wait(history: History, tally: Tally) -> Iterator[Violation]:
                             f"starts again before its delay of {before.delay_s} s",
                             (str(before), str(after)),
                         )
+
+
+def _by_a_ghost(history: History, state: ClaimState, moment: float) -> bool:
+    """Declared dead, and charged, and not replaced: what it still hands itself is due later by that charge, which it does not know."""
+    owner = next((owned.owner for owned in reversed(state.owned) if owned.at <= moment), None)
+    return owner is not None and history.deaths.get(owner, FOREVER) <= moment
 
 
 @law("I15", "in flight, holes, windows, parked and memory stay within their limits", "record", "audit")

@@ -45,15 +45,18 @@ def load(folder: Path | None, dsn: str | None, schema: str = DEFAULT_SCHEMA, *, 
         light: Neither messages nor the flight recorder are read: for a look at a state in the middle.
     """
     history = History(with_record=folder is not None)
-    # The tables first: what they hold was announced before, also where processes go on meanwhile.
+    # The tables first: what they hold was announced before, also where processes go on meanwhile. What is announced later is left
+    # out: no table that was read can hold it.
+    read_at = FOREVER
     if dsn is not None:
-        _Tables(history, schema).read(dsn, light=light)
+        read_at = _Tables(history, schema).read(dsn, light=light)
     if folder is not None:
         for path in sorted(folder.glob(f"*{SUFFIX}")):
+            events = [event for event in read(path) if event["at"] <= read_at]
             if path.stem == DRIVER:
-                history.driver = read(path)
+                history.driver = events
             else:
-                _read_process(history, path.stem, read(path))
+                _read_process(history, path.stem, events)
         for event in history.driver:
             if event["event"] == "kill" and event["process"] in history.processes:
                 process = history.processes[event["process"]]
@@ -128,19 +131,23 @@ class _Tables:
         self._claims: dict[tuple[int, int, int], ClaimState] = {}
         self._keeps_commits = False
 
-    def read(self, dsn: str, *, light: bool) -> None:
+    def read(self, dsn: str, *, light: bool) -> float:
+        """Read all of it in one snapshot; returns when that was taken, by the server's clock, which is the host's."""
         with psycopg.connect(dsn) as connection:
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.read_only = True
             self._connection = connection
+            # The statement takes the snapshot before it looks at the clock: nothing that it sees is later.
+            read_at: float = self._all("select extract(epoch from clock_timestamp())::double precision")[0][0]
             self._keeps_commits = self._all("show track_commit_timestamp")[0][0] == "on"
             self._read_state()
             if light:
-                return
+                return read_at
             self._read_rows()
             self._history.audited = bool(self._all("select 1 from pg_namespace n where n.nspname = 'history'"))
             if self._history.audited:
                 self._read_flight()
+            return read_at
 
     def _all(self, text: str, *parameters: object) -> list[tuple[Any, ...]]:
         return self._connection.execute(render(text, self._schema), parameters or None).fetchall()  # type: ignore[arg-type]

@@ -59,6 +59,8 @@ class Plan:
         rate: Messages published per second, by all publishers.
         odd: How often a message asks its handlers for something else than an ack.
         reads: Groups that are read by all processes.
+        keys: How many there are; messages of one are handled one at a time.
+        linger_s: How long an ack may wait for company.
         hold_snapshot: A session holds a REPEATABLE READ snapshot all the time.
         pgbouncer: Two of four consumers, and half of the publishers, are behind a pooler in transaction mode.
         flat: Memory and sizes of tables are to stay what they are: for long runs.
@@ -76,6 +78,8 @@ class Plan:
     odd: dict[str, float] = field(default_factory=lambda: dict(ODD))
     work_s: float = 0.0
     reads: Sequence[worker.Reads] = READS
+    keys: int = 200
+    linger_s: float = 0.01
     hold_snapshot: bool = False
     pgbouncer: bool = False
     flat: bool = False
@@ -94,6 +98,7 @@ class Plan:
             "heartbeat_s": round(self.lease_s / 5, 2),
             "self_fence_margin_s": round(self.lease_s / 5, 2),
             "membership_poll_s": min(2.0, round(self.lease_s / 4, 2)),
+            "linger_s": self.linger_s,
             "visibility_timeout_s": 30.0,
             "connect_timeout_s": 5.0,
             "round_trip_timeout_s": 6.0,
@@ -298,6 +303,7 @@ class Storm:
             TOPIC,
             self.plan.rate / self.plan.publishers,
             self.plan.seed,
+            keys=self.plan.keys,
             odd=self.plan.odd,
             settings={"connect_timeout_s": 5.0},
         )
