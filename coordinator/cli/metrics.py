@@ -24,6 +24,10 @@ def print_metrics(options: Options) -> None:
 
     with options.coordinator() as app:
         reading = app.gauges()
+    if reading.withheld:
+        output.note(
+            f"not read, because the server keeps it from the owner of the schema: {', '.join(reading.withheld)}"
+        )
     if options.as_json:
         output.json_object({"metrics": objects(reading)})
     else:

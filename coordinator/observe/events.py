@@ -110,7 +110,7 @@ MEANINGS = {
     HANDLER_INTERRUPTED: "the handler was cancelled; the message is delivered again, and not charged",
     HANDLER_BLOCKED_LOOP: "something kept the event loop from running; is there a blocking call in a coroutine?",
     MAINTENANCE_FAILED: "a task of maintenance has failed; it is tried again",
-    GAUGES_DENIED: "this role may not read the database's metrics; another process has to serve them",
+    GAUGES_DENIED: "this role may not read some of the database's metrics, or none; they are not served from here",
     GAUGES_FAILED: "the database's metrics could not be read",
     PAGE_FAILED: "a page of the HTTP server has failed",
     SERVING_STARTED: "metrics and health are served over HTTP",

@@ -37,11 +37,15 @@ class Histogram:
 
 @dataclass(slots=True)
 class Reading:
-    """What was read at one moment; labels in the order of the metric's."""
+    """What was read at one moment; labels in the order of the metric's.
+
+    withheld: Views that the server did not let us read; their gauges are missing.
+    """
 
     counters: dict[tuple[Metric, Labels], float] = field(default_factory=dict)
     gauges: dict[tuple[Metric, Labels], float] = field(default_factory=dict)
     histograms: dict[tuple[Metric, Labels], Histogram] = field(default_factory=dict)
+    withheld: tuple[str, ...] = ()
 
     def count(self, metric: Metric, value: float, *labels: str) -> None:
         self.counters[metric, labels] = self.counters.get((metric, labels), 0) + value

@@ -1,6 +1,6 @@
 """The functions of sql/functions/observe as data."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -30,12 +30,16 @@ class GroupTotals(NamedTuple):
 
 
 class ServerGauges(NamedTuple):
-    """What the statistics and the catalogue say; times are seconds since 1970."""
+    """What the statistics and the catalogue say; times are seconds since 1970.
+
+    withheld: Views that the server keeps from the owner of the schema: what they would tell is missing, or None.
+    """
 
     dead_tuples: Mapping[str, int]
-    oldest_snapshot_s: float
+    oldest_snapshot_s: float | None
     maintained_at: Mapping[str, float]
     segments: Mapping[str, int]
+    withheld: Sequence[str]
 
 
 def take_export_turn(exporter: UUID, hold_s: float) -> Statement[bool]:
@@ -88,7 +92,7 @@ def server_gauges() -> Statement[ServerGauges]:
     """Dead rows, the oldest snapshot, maintenance, segments."""
     return Statement(
         "server_gauges",
-        "select s.dead_tuples, s.oldest_snapshot_s, s.maintained_at, s.segments from coordinator.server_gauges() s",
+        "select s.dead_tuples, s.oldest_snapshot_s, s.maintained_at, s.segments, s.withheld from coordinator.server_gauges() s",
         (),
         lambda rows: ServerGauges(*rows[0]),
     )

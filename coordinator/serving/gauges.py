@@ -125,6 +125,8 @@ class DatabaseGauges:
                 reading = drive(read_gauges(), connection, self._schema)
                 took_s = time.monotonic() - began_s
                 reading.gauge(metrics.GAUGES_DURATION, took_s)
+                if reading.withheld and self._reading is None:
+                    log.info(events.GAUGES_DENIED, extra={"views": ",".join(reading.withheld)})
                 self._reading, self._read_at_s = reading, time.monotonic()
             else:
                 self._reading = None
@@ -183,5 +185,7 @@ def reading_of(
         gauges[metrics.DEAD_TUPLES, (table,)] = count
     for task, at in server.maintained_at.items():
         gauges[metrics.MAINTENANCE, (task,)] = at
-    gauges[metrics.SNAPSHOT_AGE, ()] = server.oldest_snapshot_s
+    if server.oldest_snapshot_s is not None:
+        gauges[metrics.SNAPSHOT_AGE, ()] = server.oldest_snapshot_s
+    reading.withheld = tuple(server.withheld)
     return reading
