@@ -17,38 +17,14 @@ from pathlib import Path
 import click
 import psycopg
 import pytest
+from support.tree import GROUPS, LEAVES
 
-from coordinator.cli.main import COMMANDS, cli
+from coordinator.cli.main import COMMANDS
 
 NOBODY = "postgresql://127.0.0.1:1/nobody"
 NO_MEMBER = "00000000-0000-4000-8000-000000000000"
 
 
-def leaves(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], click.Command]]:
-    context = click.Context(command)
-    if not isinstance(command, click.Group):
-        return [(path, command)]
-    found = []
-    for name in command.list_commands(context):
-        child = command.get_command(context, name)
-        assert child is not None
-        found += leaves(child, (*path, name))
-    return found
-
-
-def groups(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], click.Group]]:
-    if not isinstance(command, click.Group):
-        return []
-    context = click.Context(command)
-    return [(path, command)] + [
-        found
-        for name in command.list_commands(context)
-        for found in groups(command.get_command(context, name), (*path, name))
-    ]
-
-
-LEAVES = dict(leaves(cli))
-GROUPS = dict(groups(cli))
 IDS = [" ".join(path) for path in LEAVES]
 
 # Need no database, or make one of their own.
