@@ -91,6 +91,10 @@ class IsolationError(CoordinatorError):
     """
 
 
+class SnapshotTooOldError(CoordinatorError):
+    """The transaction sees messages that retention has dropped since it began. Read them in a new one, at READ COMMITTED."""
+
+
 class DeniedError(CoordinatorError):
     """The database role has no right to publish to this topic, to subscribe to it, or to use the schema at all.
 
@@ -207,6 +211,8 @@ CLASS_BY_SQLSTATE: dict[str, type[CoordinatorError]] = {
     "KG010": DuplicateError,
     "KG011": AlreadySettledError,
     "KG012": MemberReplacedError,
+    "KG013": DeletedError,
+    "KG014": SnapshotTooOldError,
     "22003": InvalidInputError,  # numeric_value_out_of_range: a number that no column takes
     "42501": DeniedError,  # insufficient_privilege: not even the function may be called
     "57P01": UnavailableError,  # admin_shutdown, also pg_terminate_backend

@@ -135,6 +135,7 @@ drop function coordinator.skip(text, text, int, bigint, boolean, boolean, text);
 drop function coordinator.delete_group(text, boolean, text);
 drop function coordinator.delete_topic(text, boolean, text);
 drop function coordinator.drop_remains();
+drop function coordinator.raise_gone(int, regclass);
 drop function coordinator.add_partitions(text, int, text);
 drop function coordinator.alter_topic(text, jsonb, text);
 drop function coordinator.cancel_scheduled(text, bigint[]);

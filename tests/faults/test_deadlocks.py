@@ -19,7 +19,7 @@ PARTITIONS = 4
 RETENTION = '{"retention_s": 1, "unconsumed": "drop", "segment_max_bytes": 8192}'
 
 # What others have done first, or have locked: refused, and tried again. 40P01 is in no such list.
-REFUSED = {"KG001", "KG002", "KG003", "KG004", "KG011", "55P03", "25P03"}
+REFUSED = {"KG001", "KG002", "KG003", "KG004", "KG011", "KG013", "55P03", "25P03"}
 # Of what a topic or group was while it was deleted: its table, its sequences, the rows that others refer to.
 GONE = {"42P01", "23503", "XX000", "P0002", "KG005"}
 

@@ -6,6 +6,7 @@ as $$
 -- Locks: one advisory lock per partition, or one for the topic from the 17th partition of a transaction on, so
 -- that a transaction can't exhaust the lock table. What is held is remembered in a transaction-local setting; a
 -- rolled-back savepoint undoes the setting and the locks alike.
+-- Raises: KG013 the topic was deleted, in this moment, or later than the caller's snapshot.
 -- Race: must be called before the first nextval of the call. A publisher whose offset is visible in the sequence
 -- and whose lock is not yet taken would be missing from the evidence, and its message would be declared a gap.
 -- The inner block is a subtransaction only so that the locks belong to the transaction. Otherwise they belong to the
@@ -30,6 +31,8 @@ begin
         return;
     end if;
     begin
+        -- Held to the end of the transaction: what drop_remains takes first, so that it drops nothing of the topic meanwhile.
+        perform pg_sequence_last_value(p_topic.segment_sequence);
         if cardinality(v_new) + cardinality(string_to_array(v_held, ',')) > 16 then
             perform pg_advisory_xact_lock_shared(coordinator.lock_key(p_topic.topic_id, -1));
             perform set_config(v_setting, '*', true);
@@ -40,9 +43,12 @@ begin
             perform set_config(v_setting, concat_ws(',', nullif(v_held, ''), array_to_string(v_new, ',')), true);
         end if;
     exception
-        -- Never raised here; a block without a handler is no subtransaction.
-        when assert_failure then
-            raise;
+        -- A block without a handler is no subtransaction.
+        when undefined_table or internal_error then
+            if pg_table_is_visible(p_topic.messages) is not null then
+                raise;
+            end if;
+            perform coordinator.raise_gone(p_topic.topic_id, p_topic.messages);
     end;
 end
 $$;

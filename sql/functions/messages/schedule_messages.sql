@@ -15,7 +15,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 -- Keeps those of a batch that have a time and are no duplicates; publish_many has checked them, so that what it would refuse is
 -- refused now, when there is somebody to tell. The partition of a key is found when the message is moved.
--- Raises: 22P02 headers that are no JSON.
+-- Raises: 22P02 headers that are no JSON; KG013 the topic was deleted meanwhile.
 begin
     insert into coordinator.scheduled (topic_id, due_at, next_at, partition, message_id, key, content_type, headers, payload,
                                        dedup_key, created_at)
@@ -25,5 +25,7 @@ begin
          with ordinality as u(payload, key, headers, id, content_type, partition, dedup_key, due_at, duplicate, n)
     where u.due_at is not null and not u.duplicate
     order by u.n;
+exception when foreign_key_violation then
+    perform coordinator.raise_gone(p_topic.topic_id, p_topic.messages);
 end
 $$;

@@ -31,7 +31,7 @@ as $$
 -- offsets hold nulls for messages that wait for their time.
 -- Raises: KG003 no such topic; KG005 arrays of unequal length, wrong partition, null payload, bad headers; KG006 too large;
 -- KG008 the topic names who may publish, and the caller is not among them;
--- KG009 the topic's groups are too far behind; KG010 a repeated key.
+-- KG009 the topic's groups are too far behind; KG010 a repeated key; KG013 the topic was deleted meanwhile.
 -- Locks: shared advisory ones (enlist_publisher); never one that another publisher waits for, but for dedup keys, which
 -- are taken before anything else (reserve_dedup_keys).
 -- Race: the order of the steps is the guarantee. Locks before offsets: see enlist_publisher. The segment is read

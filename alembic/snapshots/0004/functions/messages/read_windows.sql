@@ -18,14 +18,19 @@ set enable_mergejoin = off
 set jit = off
 as $$
 -- The visible rows of windows [from, to) of one topic's partitions; p_ords are the caller's names for them.
+-- Raises: KG013, KG014 the snapshot is older than what was dropped since.
 -- Returns: per window in offset order, because offset order implies segment order. Several windows may name one partition.
 -- Plans are pinned: without statistics a window becomes a bitmap scan with a sort, five times slower. Each segment that
 -- can hold a window's rows is read by itself, so a plan has one table however many segments there are. Retired ones are not.
 declare
+    v_messages regclass;
     v_relation text;
     v_slice record;
 begin
-    select t.messages::text into v_relation from coordinator.topics t where t.topic_id = p_topic_id;
+    select t.messages, t.messages::text into v_messages, v_relation from coordinator.topics t where t.topic_id = p_topic_id;
+    if v_messages is not null and pg_table_is_visible(v_messages) is null then
+        perform coordinator.raise_gone(p_topic_id, v_messages);
+    end if;
     for v_slice in
         select s.segment, array_agg(w.ord) as ords, array_agg(w.partition) as partitions,
                array_agg(w.lo) as froms, array_agg(w.hi) as tos
@@ -37,13 +42,17 @@ begin
         group by s.segment
         order by s.segment
     loop
-        return query execute format(
-            'select w.ord, m."offset", m.published_at, m.message_id, m.key, m.headers, m.content_type, m.payload '
-            'from unnest($1, $2, $3, $4) as w(ord, partition, lo, hi) cross join lateral ('
-            '  select r."offset", r.published_at, r.message_id, r.key, r.headers::text as headers, r.content_type, r.payload'
-            '  from %s_s%s r where r."partition" = w.partition and r."offset" >= w.lo and r."offset" < w.hi'
-            '  order by r."offset") m', v_relation, v_slice.segment)
-        using v_slice.ords, v_slice.partitions, v_slice.froms, v_slice.tos;
+        begin
+            return query execute format(
+                'select w.ord, m."offset", m.published_at, m.message_id, m.key, m.headers, m.content_type, m.payload '
+                'from unnest($1, $2, $3, $4) as w(ord, partition, lo, hi) cross join lateral ('
+                '  select r."offset", r.published_at, r.message_id, r.key, r.headers::text as headers, r.content_type, r.payload'
+                '  from %s_s%s r where r."partition" = w.partition and r."offset" >= w.lo and r."offset" < w.hi'
+                '  order by r."offset") m', v_relation, v_slice.segment)
+            using v_slice.ords, v_slice.partitions, v_slice.froms, v_slice.tos;
+        exception when undefined_table then
+            perform coordinator.raise_gone(p_topic_id, v_messages);
+        end;
     end loop;
 end
 $$;
