@@ -5,8 +5,10 @@ import time
 
 import pytest
 from support.ledger import EFFECTS, effects, wait_settled
+from support.proxy import Fault, Proxy
 from support.shell import GROUP, TOPIC, committed, query, wait_until
 
+from coordinator import Coordinator
 from coordinator.errors import ConflictError, CoordinatorError, InvalidInputError, NotFoundError
 
 
@@ -99,6 +101,69 @@ def test_pause__what_runs__is_finished_and_settled(shell, dsn):
         shell.app.resume(GROUP)
         wait_settled(dsn)
     assert sorted(seen.values) == list(range(10))
+
+
+class Starts:
+    """A handler that remembers when it was called last."""
+
+    def __init__(self):
+        self.count = 0
+        self.last_s = 0.0
+
+    def __call__(self, _message):
+        self.last_s = time.monotonic()
+        self.count += 1
+
+
+def paused_by(dsn, app, starts):
+    """Pause under a stream of messages; returns how long after `pause` returned the last one has started."""
+    stop = threading.Event()
+
+    def publish_on():
+        with Coordinator(dsn) as publisher:
+            while not stop.wait(0.01):
+                publisher.publish(TOPIC, 1)
+
+    stream = threading.Thread(target=publish_on)
+    stream.start()
+    try:
+        wait_until(lambda: starts.count > 20, 30)
+        app.pause(GROUP)
+        returned_s = time.monotonic()
+        wait_until(lambda: time.monotonic() - max(starts.last_s, returned_s) > 1.5, 30)
+    finally:
+        stop.set()
+        stream.join()
+    return starts.last_s - returned_s
+
+
+@pytest.mark.parametrize("listen", [True, False], ids=["told", "polls"])
+def test_pause__has_returned__the_last_message_starts_within_a_look(make_shell, dsn, listen):
+    """The promise G18. Slack for a busy machine; a stream that is not stopped by a look goes on for the whole test."""
+    shell = make_shell(listen=listen, membership_poll_s=1.0, pooler="none")
+    starts = Starts()
+    shell.subscribe(starts, ordering="none")
+    with shell:
+        late_s = paused_by(dsn, make_shell("operator").app, starts)
+        print(f"last start {late_s:.3f} s after pause had returned")
+        assert late_s < 1.0 + 3.0
+        assert query(dsn, "select bool_and(o.lag > 0) from coordinator.offsets o") == [(True,)]
+
+
+@pytest.mark.direct("the connection that is cut off is known by its name")
+def test_pause__told_to_a_process_that_cannot_look__it_stops_with_its_lease(make_shell, dsn):
+    with Proxy(dsn) as proxy:
+        shell = make_shell(at=proxy.dsn, membership_poll_s=0.2, lease_s=3.0)
+        starts = Starts()
+        shell.subscribe(starts, ordering="none")
+        with shell:
+            wait_until(lambda: shell.status().partitions == 2, 30)
+            proxy.put(Fault(swallow_down=True), "coordinator control")
+            late_s = paused_by(dsn, make_shell("operator").app, starts)
+            print(f"last start {late_s:.3f} s after pause had returned")
+            assert late_s < 3.0 + 3.0
+            proxy.heal()
+            shell.app.resume(GROUP)
 
 
 def test_pause__before_the_consumer_starts__it_starts_paused(make_shell, dsn):

@@ -2,6 +2,7 @@
 
 import pytest
 from support.group import GROUP, TestedGroup, seek_call
+from support.sessions import wait_until
 
 
 @pytest.fixture
@@ -70,3 +71,32 @@ def test_hold__of_a_client_that_has_died__ends_by_itself(group):
     assert paused(group) == {0}
     group.db.observer.run("select coordinator.let_go(%s)", GROUP)
     assert paused(group) == set()
+
+
+def test_pause__while_another_operators_resume_is_not_committed__holds_after_it(group):
+    """Who was told that it is paused must not find it going on because of what began before. Mutant: a look before the insert."""
+    group.db.observer.run("select * from coordinator.pause(%s)", GROUP)
+    resuming = group.db.session().begin()
+    resuming.run("select * from coordinator.resume(%s)", GROUP)
+    session = group.db.session()
+    pausing = session.start("select p.changed from coordinator.pause(%s) p", GROUP)
+    wait_until(lambda: pausing.done or waiting(group, session))
+    assert not pausing.done
+    resuming.commit()
+    assert pausing.result() == [(True,), (True,)]
+    assert paused(group) == {0, 1}
+
+
+def test_pause__while_another_operators_pause_is_rolled_back__holds(group):
+    first = group.db.session().begin()
+    first.run("select * from coordinator.pause(%s)", GROUP)
+    session = group.db.session()
+    pausing = session.start("select p.changed from coordinator.pause(%s) p", GROUP)
+    wait_until(lambda: pausing.done or waiting(group, session))
+    first.rollback()
+    assert pausing.result() == [(True,), (True,)]
+    assert paused(group) == {0, 1}
+
+
+def waiting(group, session):
+    return group.db.observer.one("select count(*) from pg_locks l where not l.granted and l.pid = %s", session.pid)
