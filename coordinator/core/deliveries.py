@@ -721,9 +721,15 @@ class Deliveries:
     def _unsettled(self, partition: Partition, delivery: Delivery) -> bool:
         """Tell whether a message is in flight, waits for its turn, or has failed: where `_settle_late` would find it."""
         offset = delivery.offset
-        held = (partition.in_flight, partition.given_back, partition.failing, partition.parked)
-        if delivery.live or any(offset in place for place in held):
+        if delivery.live or offset in partition.in_flight or offset in partition.given_back:
             return True
+        failing = partition.failing.get(offset)
+        if failing is not None:
+            return not failing.acked
+        if offset in partition.parked:
+            # Acked, it is parked until the answer to its clear, with which the acks row has gone.
+            entries = (*partition.sent_hard, *partition.hard)
+            return not any(entry["k"] == "clear" and entry["offset"] == offset for entry in entries)
         waiting = (*partition.urgent, *partition.ready, *partition.lanes.rows())
         return any(row[1] == offset for row in waiting)
 

@@ -7,7 +7,7 @@ from support.fake_database import FakeDatabase
 from coordinator.core import loop
 from coordinator.core.loop import Exchange, Limits, Wait
 from coordinator.core.retry import RetryPolicy
-from coordinator.errors import Reject
+from coordinator.errors import AlreadySettledError, Reject
 from coordinator.model import Message, PartitionKey
 
 KEY = PartitionKey(1, 1, 0)
@@ -240,6 +240,39 @@ def test_transactional__failure_written_after_the_commit__is_not_delivered_again
     shell.pass_time(1.0)
     assert shell.take() == []
     assert finished(database, 1)
+
+
+@pytest.mark.parametrize("stage", ["not sent", "on its way", "written"])
+@pytest.mark.parametrize("overrun", [False, True])
+def test_transactional__run_begun_after_another_was_acked__is_refused(database, stage, overrun):
+    """R1. The acks row goes with the clear, and is gone before the answer is here: nobody would refuse who begins late.
+
+    Mutant: what is in the retries table is unsettled, whether or not its clear is on the way.
+    """
+    database.published(1, 0)
+    shell = shell_of(database, transactional=True, policy=QUICK)
+    (first,) = shell.start()
+    shell.pass_time(31.0)
+    (second,) = shell.start()
+    shell.engine.begin_runs([second.delivery])
+    if overrun:
+        shell.now_s += 30.0
+        command = shell.engine.next_command(shell.now_s)
+    database.ack(shell.id, KEY, 1, [0], [0])
+    shell.engine.acked_in_transaction(second.delivery, shell.now_s)
+    shell.engine.end_run(second.delivery)
+    if overrun:
+        with pytest.raises(AlreadySettledError):
+            shell.engine.begin_runs([first.delivery])
+        shell.answer(command)
+    if stage != "not sent":
+        command = shell.until_exchange()
+        assert any(line["k"] == "clear" for line in command.hard)
+        if stage == "written":
+            shell.answer(command)
+            assert not claim_of(database).acks
+    with pytest.raises(AlreadySettledError):
+        shell.engine.begin_runs([first.delivery])
 
 
 # ---- keys
