@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -68,7 +69,8 @@ class Process:
         with self._errors.open("wb") as errors:
             self._popen = subprocess.Popen(
                 [sys.executable, __file__, json.dumps(asdict(task)), str(self.path)],
-                stdin=subprocess.DEVNULL,
+                # Its end is the end of the child: one that outlived a killed run would take the machine's time for ever.
+                stdin=subprocess.PIPE,
                 stdout=errors,
                 stderr=errors,
                 env={**os.environ, "PYTHONPATH": str(_ROOT)},
@@ -123,6 +125,8 @@ class Process:
     ) -> None:
         if self.running:
             self.kill()
+        assert self._popen.stdin is not None
+        self._popen.stdin.close()
         if kind is not None:
             sys.stderr.write(f"--- {self.path.name}\n{self.errors()}\n")
 
@@ -300,5 +304,6 @@ if __name__ == "__main__":
     # Its own folder would hide the standard library's module of a name in it.
     sys.path[:] = [place for place in sys.path if Path(place or ".").resolve() != Path(__file__).parent]
     asked = Task(**json.loads(sys.argv[1]))
+    threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()
     child = _AsyncChild(asked, sys.argv[2]) if asked.shell == "asyncio" else _Child(asked, sys.argv[2])
     sys.exit(child.run())
