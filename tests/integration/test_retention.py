@@ -5,7 +5,7 @@ from functools import partial
 
 import psycopg
 import pytest
-from support.sessions import wait_until
+from support.shell import TOPIC, wait_until
 
 from coordinator import Coordinator
 from coordinator.db import upkeep
@@ -176,21 +176,62 @@ def test_detach__always_somebody_on_the_topic__detaches_and_then_drops(app, conn
         assert [one.segment for one in Upkeep().round(run).dropped] == [1]
 
 
-def test_consumer__runs__does_what_maintain_does(app, connection, monkeypatch):
+@pytest.fixture
+def running(make_shell, connection, monkeypatch):
+    """A shell of either kind with short rounds that has handled ten messages of a topic with retention."""
     monkeypatch.setattr(upkeep, "ROUND_EVERY_S", 0.2)
-    with app.consumer("orders", group="slow") as consumer:
-        for got, message in enumerate(consumer, 1):
-            message.ack(wait=True)
-            if got == 10:
-                break
-        connection.execute("update coordinator.segments set created_at = created_at - interval '100 s'")
-        wait_until(lambda: app.topic("orders").segment == 2, LIMIT_S)
-        connection.execute("update coordinator.segments set closed_at = closed_at - interval '4000 s'")
-        wait_until(lambda: retired(connection), LIMIT_S)
-        connection.execute("update coordinator.segments set retired_at = retired_at - interval '20 s'")
-        wait_until(lambda: not retired(connection), LIMIT_S)
-        app.publish("orders", "new")
-        assert next(iter(consumer)).offset == 10
+    shell = make_shell()
+    shell.app.alter_topic(TOPIC, retention_s=3600, segment_max_age_s=60)
+    values = []
+    shell.subscribe(lambda message: values.append(message.value))
+    for value in range(10):
+        shell.app.publish(TOPIC, value)
+    with shell:
+        wait_until(lambda: sorted(values) == list(range(10)), LIMIT_S)
+        yield shell, values
+
+
+def age(connection, table, column, seconds):
+    connection.execute(f"update coordinator.{table} set {column} = {column} - interval '{seconds} s'")
+
+
+def test_consumer__runs__does_what_maintain_does(running, connection):
+    shell, values = running
+    age(connection, "segments", "created_at", 100)
+    wait_until(lambda: shell.app.topic(TOPIC).segment == 2, LIMIT_S)
+    age(connection, "segments", "closed_at", 4000)
+    wait_until(lambda: retired(connection), LIMIT_S)
+    age(connection, "segments", "retired_at", 20)
+    wait_until(lambda: not retired(connection), LIMIT_S)
+    tables = connection.execute("select c.relname from pg_class c where c.relname ~ '^topic_1_s[0-9]+$'").fetchall()
+    assert tables == [("topic_1_s2",)]
+    shell.app.publish(TOPIC, "new")
+    wait_until(lambda: "new" in values, LIMIT_S)
+
+
+def test_consumer__a_task_of_upkeep_fails__says_so_and_does_the_others(running, connection, caplog):
+    """What one task meets must end neither the round nor the control loop. Mutant: an error that passes through."""
+    shell, values = running
+    connection.execute(
+        "create or replace function coordinator.rotate_due(out added int, out opened int, out failed int) "
+        "language plpgsql as $$ begin perform 1 / 0; end $$"
+    )
+    wait_until(lambda: "maintenance.failed" in [record.msg for record in caplog.records], LIMIT_S)
+    wait_until(lambda: connection.execute("select 1 from coordinator.maintenance m where m.task = 'sweep'").fetchone())
+    before = swept_at(connection)
+    age(connection, "maintenance", "succeeded_at", 100)
+    wait_until(lambda: swept_at(connection) > before, LIMIT_S)
+    assert connection.execute("select m.error from coordinator.maintenance m where m.task = 'rotate'").fetchone() != (
+        None,
+    )
+    shell.app.publish(TOPIC, "new")
+    wait_until(lambda: "new" in values, LIMIT_S)
+    assert shell.failure is None
+
+
+def swept_at(connection):
+    (at,) = connection.execute("select m.succeeded_at from coordinator.maintenance m where m.task = 'sweep'").fetchone()
+    return at
 
 
 def test_delete_topic__a_segment_is_detached_and_not_dropped__takes_it_along(app, connection):
