@@ -61,7 +61,8 @@ class Settings:
         pause_above_cpu: Percent of the machine's CPU above which nothing new is started; None: never.
         max_holes: Runs of unresolved gaps, or of what is not settled, per partition at which fetching stops.
         max_parked: Messages that wait in the retries table, per partition, at which fetching stops.
-        linger_s: How long an ack may wait for company before it is written alone.
+        linger_s: How long an ack may wait for company before it is written alone; where round trips take long, twice as long as
+            the last one took, up to twenty times this.
         poll_max_s: The longest pause between polls when nothing happens.
         metrics_port: Where `run` serves metrics and health over HTTP; 0: any free port; None: nowhere.
         metrics_host: The address for it; "0.0.0.0" for all of this machine's.

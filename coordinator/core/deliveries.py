@@ -45,7 +45,7 @@ class Limits:
             second bound is the last.
         max_holes: Runs of unresolved gaps, or ranges of done, per partition; at the bound it stops fetching.
         max_parked: Rows in the retries table per partition; at the bound it stops fetching.
-        linger_s: How long an ack may wait for company before an exchange is made for it alone.
+        linger_s: How long an ack may wait for company before an exchange is made for it alone; longer where exchanges take long.
         poll_min_s, poll_max_s: Polling starts at the first after activity and doubles up to the second.
         gap_poll_min_s, gap_poll_max_s: The pauses between two passes over unresolved gaps.
         parked_poll_s: The pause between two looks for what others have put into the retries table.

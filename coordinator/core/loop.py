@@ -24,6 +24,10 @@ _REFUSED_PAUSE_S = 1.0
 _MAX_FAILURES = 500
 # Parked messages of one claim that are handed out by one exchange.
 _MAX_DUE = 200
+# Acks wait for company for so many times as long as the last exchange took, but no longer than so many times linger_s: where
+# an exchange is dear, for its many partitions or a slow server, that divides its cost between more of them.
+_LINGER_TIMES = 2
+_LINGER_MOST = 20
 # So many messages are read without waiting for what is in memory to be used up by half.
 _WORTHWHILE = 2000
 
@@ -87,6 +91,8 @@ class Engine(Deliveries):
         super().__init__(limits, wake)
         self._jitter = jitter
         self._expect = False
+        self._linger_s = limits.linger_s
+        self._sent_s = 0.0
         self._poll_s = limits.poll_min_s
         self._poll_at_s = 0.0
         self._gap_poll_s = limits.gap_poll_min_s
@@ -167,7 +173,7 @@ class Engine(Deliveries):
             if not stopped:
                 until_s = min(until_s, self._parked_poll_at_s)
             if self._settled_since_s is not None:
-                until_s = min(until_s, self._settled_since_s + self.limits.linger_s)
+                until_s = min(until_s, self._settled_since_s + self._linger_s)
         for partition in self.partitions.values():
             if partition.busy_until_s > now_s:
                 # Left alone until then, whatever there is to do for it.
@@ -196,7 +202,7 @@ class Engine(Deliveries):
         stopped = self.lonely is not None
         wants = [0 if stopped else min(p.want(limits.max_holes, limits.max_parked), self._most) for p in partitions]
         known = any(p.position < p.hwm for p in partitions) or self._hungry(partitions, wants)
-        linger_over = self._settled_since_s is not None and now_s >= self._settled_since_s + limits.linger_s
+        linger_over = self._settled_since_s is not None and now_s >= self._settled_since_s + self._linger_s
         releases = [p for p in partitions if p.revoking and not p.busy and not p.holds_unsaved and not p.uncertain]
         looks = now_s >= self._parked_poll_at_s and not stopped
         due = [
@@ -220,6 +226,7 @@ class Engine(Deliveries):
         expects = self._expect or known or bool(gapped)
         self._flush = self._expect = False
         self._settled_since_s = None
+        self._sent_s = now_s
         exchange = self._build(partitions, wants, expects, due, gaps_due, releases)
         if not stopped and self._most < UNBOUNDED:
             self._most *= 2
@@ -387,6 +394,8 @@ class Engine(Deliveries):
         """Take in the answer of an exchange. `rows[i].ord` counts `exchange.fetching` from 1, the others their own lists."""
         changes = Changes()
         self.exchange_count += 1
+        dear_s = min(_LINGER_TIMES * (now_s - self._sent_s), _LINGER_MOST * self.limits.linger_s)
+        self._linger_s = max(self.limits.linger_s, dear_s)
         gaps_before = sum(len(partition.gaps) for partition in exchange.fetching)
         for partition, answer, settled_count in zip(exchange.partitions, settled, exchange.settled_counts, strict=True):
             self._on_settled(partition, answer, settled_count, changes, now_s)
@@ -402,7 +411,8 @@ class Engine(Deliveries):
             self._settled_since_s = now_s
         self._on_released(exchange.releases, released, changes)
         active = bool(rows) or bool(parked) or any(p.position < p.hwm for p in self.partitions.values())
-        self._poll_s = self.limits.poll_min_s if active else min(2 * self._poll_s, self.limits.poll_max_s)
+        # A poll takes the acks along, so it must not come sooner than they would go.
+        self._poll_s = max(self.limits.poll_min_s, dear_s) if active else min(2 * self._poll_s, self.limits.poll_max_s)
         self._poll_at_s = now_s + self._poll_s
         self._plan_gap_pass(exchange, evidence, gaps_before, now_s)
         return changes

@@ -53,3 +53,9 @@ def test_withdraw_charge__has_failed_since__keeps_the_pause_of_that(group, charg
     heir.park(3, delay_s=100)
     withdraw(group, charged)
     assert row(group) == (2, 0, False)
+
+
+def test_charge__the_dead_one_goes_on_and_fails_with_it_again__keeps_the_pause_of_the_crash(group, charged):
+    """Mutant: the newest failure's pause replaces that of the crash, which nobody has withdrawn."""
+    charged.park(3, delay_s=0)
+    assert row(group) == (2, 1, False)

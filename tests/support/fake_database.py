@@ -308,7 +308,8 @@ class FakeDatabase:
             if row is None:
                 row = claim.retries[offset] = RetryRow(line["key"], 0, claim.crash_count(offset), 0.0)
             row.fails += 1
-            row.next_at_s = self.now_s + line["delay_s"]
+            row.next_at_s = max(self.now_s + line["delay_s"], row.crash_next_s or 0.0)
+            row.crash_next_s = None
             row.dispatched = epoch if line["running"] else None
             row.behind = False
             return {offset}

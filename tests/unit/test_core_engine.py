@@ -222,6 +222,19 @@ def test_acks__within_the_linger_time__share_an_exchange(database):
     assert database.claims[KEY].newest.seq == seq + 1
 
 
+@pytest.mark.parametrize(("took_s", "waits_s"), [(0.001, 0.01), (0.02, 0.04), (0.3, 0.2)])
+def test_acks__while_exchanges_take_long__wait_longer_for_company_within_bounds(shell, database, took_s, waits_s):
+    database.published(1, 0, count=3)
+    command = shell.until_exchange()
+    shell.now_s += took_s
+    shell.answer(command)
+    shell.take()
+    shell.engine.ack(next(iter(owned(shell).in_flight.values())), shell.now_s)
+    waiting = shell.engine.next_command(shell.now_s)
+    assert isinstance(waiting, Wait)
+    assert waiting.until_s == pytest.approx(shell.now_s + waits_s)
+
+
 def test_answer_lost_after_commit__window_is_read_again(shell, database):
     database.published(1, 0, count=5)
     shell.lose_answer(committed=True)

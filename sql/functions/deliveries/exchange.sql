@@ -34,8 +34,12 @@ as $$
 declare
     v_now timestamptz := coordinator.now_();
     v_highs bigint[];
-    v_locked int[];
-    v_owned int[];
+    v_locked_ords int[];
+    v_owned_ords int[];
+    -- By place: to look for a place in a list of places would take the square of their number.
+    v_locked boolean[] := array_fill(false, array[cardinality(p_groups)]);
+    v_owned boolean[] := array_fill(false, array[cardinality(p_groups)]);
+    v_ord int;
     v_hard_ords int[] := '{}';
     v_empty_ords int[] := '{}';
     v_hard coordinator.hard_settled[] := '{}';
@@ -52,7 +56,7 @@ begin
         v_hard_ords := array(select distinct (e.j ->> 'o')::int from jsonb_array_elements(p_hard) as e(j));
     end if;
     select coalesce(array_agg(l.ord), '{}'), coalesce(array_agg(l.ord) filter (where l.owned), '{}')
-    into v_locked, v_owned
+    into v_locked_ords, v_owned_ords
     from (
         select w.ord, c.owner = p_coordinator and c.epoch = w.epoch as owned
         from coordinator.claims c
@@ -63,7 +67,7 @@ begin
         order by c.group_id, c.topic_id, c.partition
         for no key update of c skip locked
     ) l;
-    if p_hard is not null and v_owned <> '{}' then
+    if p_hard is not null and v_owned_ords <> '{}' then
         -- Only what the checks below will let through; the claims are locked, so nothing can come between.
         v_hard := array(
             select (h.ord, range_agg(h.done), array_agg(h.refused) filter (where h.refused is not null), max(h.refusal))::coordinator.hard_settled
@@ -75,64 +79,70 @@ begin
                     select p.seq from coordinator.progress p
                     where p.group_id = w.group_id and p.topic_id = w.topic_id and p.partition = w.partition
                     order by p.seq desc limit 1) l
-                where w.ord = any (v_owned) and l.seq = w.seq), p_hard) h
+                where w.ord = any (v_owned_ords) and l.seq = w.seq), p_hard) h
             group by h.ord);
     end if;
+    foreach v_ord in array v_locked_ords loop
+        v_locked[v_ord] := true;
+    end loop;
+    foreach v_ord in array v_owned_ords loop
+        v_owned[v_ord] := true;
+    end loop;
     return query
     with entry as (
-        select w.*, w.ord = any (v_locked) as locked, w.ord = any (v_owned) as owned, h.refused, h.refusal, w.ord = any (v_empty_ords) as empties,
+        select w.*, v_locked[w.ord] as locked, v_owned[w.ord] as owned, h.refused, h.refusal, w.ord = any (v_empty_ords) as empties,
                w.settled + coalesce(h.done, '{}') as finished,
                w.settled <> '{}' or (w.want > 0 and w.high >= w.hwm) or w.ord = any (v_hard_ords) as writes
         from unnest(p_groups, p_topics, p_partitions, p_epochs, p_seqs, p_hwms, p_settled::int8multirange[], p_wants, v_highs)
              with ordinality as w(group_id, topic_id, partition, epoch, seq, hwm, settled, want, high, ord)
         left join unnest(v_hard) as h on h.ord = w.ord
-    ), advance as (
-        select e.ord, e.group_id, e.topic_id, e.partition, e.epoch, l.seq, l.hwm, e.want, e.high, l.at, l.oldest_seq, s.done, e.empties,
-               lower(int8multirange(int8range(l.committed, null)) - s.done) as committed,
-               date_bin('10 seconds', l.at, 'epoch') <> date_bin('10 seconds', v_now, 'epoch') as keeps
+    ), advance as materialized (
+        -- Every entry, so that nothing has to be joined again; what is not written has no before_seq.
+        select e.*, l.seq as before_seq, a.committed, r.delete_seq, r.oldest_seq,
+               case when e.empties then a.committed
+                    when l.seq is not null then greatest(l.hwm, a.committed, least(e.high + 1, l.hwm + e.want)) end as next_hwm,
+               s.done * int8multirange(int8range(a.committed, null)) as done
         from entry e
-        cross join lateral (
+        left join lateral (
             select p.* from coordinator.progress p
-            where p.group_id = e.group_id and p.topic_id = e.topic_id and p.partition = e.partition
-            order by p.seq desc limit 1) l
-        cross join lateral (
-            select l.done + e.finished * int8multirange(int8range(l.committed, l.hwm)) as done) s
-        where e.owned and l.seq = e.seq
-    ), history as (
+            where e.owned and p.group_id = e.group_id and p.topic_id = e.topic_id and p.partition = e.partition
+            order by p.seq desc limit 1) l on l.seq = e.seq
+        cross join lateral (select l.done + e.finished * int8multirange(int8range(l.committed, l.hwm)) as done) s
+        cross join lateral (select lower(int8multirange(int8range(l.committed, null)) - s.done) as committed) a
         -- One row of each ten seconds is kept for a quarter of an hour; every other write deletes the row before it.
-        select a.ord, case when not a.keeps then a.seq when o.at < v_now - interval '15 minutes' then o.seq end as delete_seq,
-               case when a.keeps and (o.at is null or o.at < v_now - interval '15 minutes') then
-                   (select min(p.seq) from coordinator.progress p
-                    where p.group_id = a.group_id and p.topic_id = a.topic_id and p.partition = a.partition
-                      and p.seq > a.oldest_seq)
-               else a.oldest_seq end as oldest_seq
-        from advance a
-        left join coordinator.progress o
-          on a.keeps and o.group_id = a.group_id and o.topic_id = a.topic_id and o.partition = a.partition
-             and o.seq = a.oldest_seq
+        cross join lateral (
+            select date_bin('10 seconds', l.at, 'epoch') <> date_bin('10 seconds', v_now, 'epoch') as keeps) k
+        left join lateral (
+            select p.at, p.seq from coordinator.progress p
+            where k.keeps and p.group_id = e.group_id and p.topic_id = e.topic_id and p.partition = e.partition
+              and p.seq = l.oldest_seq) o on true
+        cross join lateral (
+            select case when not k.keeps then l.seq when o.at < v_now - interval '15 minutes' then o.seq end as delete_seq,
+                   case when k.keeps and (o.at is null or o.at < v_now - interval '15 minutes') then
+                       (select min(p.seq) from coordinator.progress p
+                        where p.group_id = e.group_id and p.topic_id = e.topic_id and p.partition = e.partition
+                          and p.seq > l.oldest_seq)
+                   else l.oldest_seq end as oldest_seq) r
     ), inserted as (
-        insert into coordinator.progress as i (group_id, topic_id, partition, seq, epoch, committed, hwm, done, oldest_seq, at)
-        select a.group_id, a.topic_id, a.partition, a.seq + 1, a.epoch, a.committed,
-               case when a.empties then a.committed else greatest(a.hwm, a.committed, least(a.high + 1, a.hwm + a.want)) end,
-               a.done * int8multirange(int8range(a.committed, null)), h.oldest_seq, v_now
-        from advance a join history h on h.ord = a.ord
-        returning i.group_id, i.topic_id, i.partition, i.seq, i.committed, i.hwm, i.done
+        insert into coordinator.progress (group_id, topic_id, partition, seq, epoch, committed, hwm, done, oldest_seq, at)
+        select a.group_id, a.topic_id, a.partition, a.before_seq + 1, a.epoch, a.committed, a.next_hwm, a.done, a.oldest_seq, v_now
+        from advance a
+        where a.before_seq is not null
     ), deleted as (
         delete from coordinator.progress p
-        using advance a join history h on h.ord = a.ord
-        where p.group_id = a.group_id and p.topic_id = a.topic_id and p.partition = a.partition and p.seq = h.delete_seq
+        using advance a
+        where p.group_id = a.group_id and p.topic_id = a.topic_id and p.partition = a.partition and p.seq = a.delete_seq
     )
-    select e.ord::int,
-           case when not e.writes then 'idle'
-                when i.seq is not null then 'ok'
-                when e.owned then 'stale'
-                when e.locked or not exists (
+    select a.ord::int,
+           case when not a.writes then 'idle'
+                when a.before_seq is not null then 'ok'
+                when a.owned then 'stale'
+                when a.locked or not exists (
                     select from coordinator.claims c
-                    where c.group_id = e.group_id and c.topic_id = e.topic_id and c.partition = e.partition) then 'fenced'
+                    where c.group_id = a.group_id and c.topic_id = a.topic_id and c.partition = a.partition) then 'fenced'
                 else 'busy' end,
-           i.seq, i.committed, i.hwm, e.high, (select count(*)::int from unnest(i.done)), e.refused, e.refusal
-    from entry e
-    left join inserted i on i.group_id = e.group_id and i.topic_id = e.topic_id and i.partition = e.partition
-    order by e.ord;
+           a.before_seq + 1, a.committed, a.next_hwm, a.high, (select count(*)::int from unnest(a.done)), a.refused, a.refusal
+    from advance a
+    order by a.ord;
 end
 $$;

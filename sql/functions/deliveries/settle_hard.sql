@@ -57,7 +57,9 @@ begin
                     case when (v_entry.j ->> 'running')::boolean then v_epoch end,
                     jsonb_build_array(v_entry.j -> 'error'), v_now)
             on conflict on constraint retries_pkey do update
-                set fails = r.fails + 1, next_at = excluded.next_at, dispatched_epoch = excluded.dispatched_epoch,
+                -- Who was declared dead and goes on, because nobody has taken over yet, must not undo the pause behind his crash.
+                set fails = r.fails + 1, next_at = greatest(excluded.next_at, r.crash_next_at), crash_next_at = null,
+                    dispatched_epoch = excluded.dispatched_epoch,
                     behind_key = false,
                     errors = coordinator.append_error(r.errors, v_entry.j -> 'error');
             done := int8multirange(int8range(v_entry."offset", v_entry."offset" + 1));
