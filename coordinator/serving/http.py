@@ -22,9 +22,10 @@ log = logger()
 _PATIENCE_S = 10.0
 # Of those, and of connections that are kept for another request, only so many: who has kept us waiting longest goes first.
 _MAX_CONNECTIONS = 64
-# Pages that are being made, and requests for one that wait for their turn; less than the connections, so that somebody can go.
-_MAX_REQUESTS = 16
-_MAX_WAITING = 16
+# Answers that are being made, and requests that wait for their turn, of each kind; less than the connections, so that somebody
+# can go.
+_MAX_PAGES, _MAX_WAITING_PAGES = 16, 16
+_MAX_OTHERS, _MAX_WAITING_OTHERS = 2, 14
 _MAX_PATH_CHARS = 2000
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -52,17 +53,26 @@ Route = Callable[[Request], Response]
 class Server:
     """Routes by the first part of the path, served by threads; `port` is the one that was found where 0 was asked for."""
 
-    def __init__(self, host: str, port: int, routes: Mapping[str, Route], prompt: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        routes: Mapping[str, Route],
+        *,
+        prompt: Collection[str] = (),
+        apart: Collection[str] = (),
+    ) -> None:
         """Take the port.
 
         Args:
-            prompt: The routes that wait for nothing, a database least of all; they are answered while all others are busy.
+            prompt: The routes that wait for nothing and take no time; they need no turn.
+            apart: Those that wait for no database; they have turns of their own, and are answered while pages hang.
 
         Raises:
             ConfigError: It is taken, or the host is none of this machine's.
         """
         try:
-            self._server = _Threading(host, port, routes, prompt)
+            self._server = _Threading(host, port, routes, prompt, apart)
         except (OSError, OverflowError) as error:
             raise ConfigError(f"cannot listen on {host} port {port}: {error}") from error
         self.host = host
@@ -82,16 +92,35 @@ class Server:
         self._server.server_close()
 
 
+class _Turns:
+    """So many answers of a kind at once, so many that wait for that, and no more."""
+
+    def __init__(self, most: int, waiting: int) -> None:
+        self._room = threading.BoundedSemaphore(most)
+        self._crowd = threading.BoundedSemaphore(most + waiting)
+
+    def made(self, make: Callable[[], Response]) -> Response:
+        if not self._crowd.acquire(blocking=False):
+            return plain(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests at once")
+        try:
+            with self._room:
+                return make()
+        finally:
+            self._crowd.release()
+
+
 class _Threading(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = _MAX_CONNECTIONS
 
-    def __init__(self, host: str, port: int, routes: Mapping[str, Route], prompt: Collection[str]) -> None:
+    def __init__(
+        self, host: str, port: int, routes: Mapping[str, Route], prompt: Collection[str], apart: Collection[str]
+    ) -> None:
         self.routes = routes
-        self.prompt = prompt
-        self.room = threading.BoundedSemaphore(_MAX_REQUESTS)
-        self.crowd = threading.BoundedSemaphore(_MAX_REQUESTS + _MAX_WAITING)
+        pages = _Turns(_MAX_PAGES, _MAX_WAITING_PAGES)
+        self.turns = dict.fromkeys(set(routes) - set(prompt), pages)
+        self.turns.update(dict.fromkeys(apart, _Turns(_MAX_OTHERS, _MAX_WAITING_OTHERS)))
         self._connections = threading.Lock()
         # Since when a client is waited for; None while it waits for us.
         self._since_s: dict[socket.socket, float | None] = {}
@@ -117,12 +146,18 @@ class _Threading(ThreadingHTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Begin to serve a connection; where there are too many, leave the client that has been waited for longest."""
+        """Begin to serve a connection; where there are too many, leave the client that has been waited for longest.
+
+        Or this one, where all others wait for us.
+        """
         with self._connections:
-            if len(self._since_s) >= _MAX_CONNECTIONS:
-                self._leave_oldest()
-            self._since_s[request] = time.monotonic()
-        super().process_request(request, client_address)
+            taken = len(self._since_s) < _MAX_CONNECTIONS or self._leave_oldest()
+            if taken:
+                self._since_s[request] = time.monotonic()
+        if taken:
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
 
     def _leave_oldest(self, before_s: float = float("inf")) -> bool:
         waited = [(since_s, client) for client, since_s in self._since_s.items() if since_s is not None]
@@ -196,15 +231,10 @@ class _Handler(BaseHTTPRequestHandler):
         if route is None or self.headers.get("Content-Length", "0") != "0":
             return plain(HTTPStatus.NOT_FOUND, "there is no such page")
         request = Request(tuple(rest), dict(parse_qsl(parts.query)), self.headers.get("Accept", ""))
-        if first in self.server.prompt:
+        turns = self.server.turns.get(first)
+        if turns is None:
             return self._made(first, route, request)
-        if not self.server.crowd.acquire(blocking=False):
-            return plain(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests at once")
-        try:
-            with self.server.room:
-                return self._made(first, route, request)
-        finally:
-            self.server.crowd.release()
+        return turns.made(lambda: self._made(first, route, request))
 
     def _made(self, first: str, route: Route, request: Request) -> Response:
         try:
