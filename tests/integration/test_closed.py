@@ -106,6 +106,7 @@ def owners(dsn):
     return {row[0] for row in query(dsn, "select c.owner::text from coordinator.claims c")}
 
 
+@pytest.mark.direct("counts the sessions of a client on the server")
 def test_close__consumers_without_with__leave_at_once_and_what_they_had_goes_on(dsn):
     first, second = Coordinator(dsn, settings=SETTINGS), Coordinator(dsn, settings=SETTINGS)
     first.create_topic(TOPIC, 4)

@@ -28,6 +28,7 @@ def open_files():
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+@pytest.mark.direct("counts the sessions of a client on the server")
 def test_close__gives_back_threads_connections_and_sockets(app, dsn):
     publish(app, 20)
     before = open_files()
@@ -92,6 +93,7 @@ def test_close__while_claiming__leaves_no_claim_owned(app, dsn, monkeypatch):
     assert query(dsn, "select count(*) from coordinator.claims where owner is not null") == [(0,)]
 
 
+@pytest.mark.direct("counts the sessions of a client on the server")
 def test_start__unknown_topic__raises_and_leaves_nothing_behind(app, dsn):
     consumer = app.consumer("missing", group=GROUP)
     with pytest.raises(NotFoundError):

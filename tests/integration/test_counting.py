@@ -76,6 +76,7 @@ def test_redeliveries__deadline_passed__are_told_from_failures(shell, counted):
     assert counted(metrics.REDELIVERIES, TOPIC, GROUP, "failure") == 0
 
 
+@pytest.mark.direct("ends the sessions of one client")
 def test_database_errors__connection_lost__are_counted_and_the_listener_comes_back(shell, counted):
     seen = []
     shell.subscribe(lambda message: seen.append(message.value))

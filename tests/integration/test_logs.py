@@ -31,6 +31,7 @@ def lines(request):
             assert {"at", "level", "event", "logger"} <= json.loads(line).keys()
 
 
+@pytest.mark.direct("ends the sessions of one client")
 def test_lines__of_failures_of_every_kind__hold_no_payload_key_or_text_of_users(shell, dsn, lines):
     def handle(message):
         value = message.value
@@ -74,6 +75,7 @@ def test_lines__of_failures_of_every_kind__hold_no_payload_key_or_text_of_users(
         assert word not in text, [line for line in lines() if word in line]
 
 
+@pytest.mark.direct("ends the sessions of one client")
 def test_outage__while_nothing_is_done__is_told_with_its_end(shell, dsn, lines):
     shell.subscribe(lambda message: None)
     shell.start()
