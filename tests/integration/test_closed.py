@@ -138,6 +138,7 @@ def test_close__consumers_without_with__leave_at_once_and_what_they_had_goes_on(
     assert query(dsn, COUNT) == [(0,)]
 
 
+@pytest.mark.direct("counts the sessions of a client on the server")
 def test_close__consumers_on_asyncio__leave_at_once(dsn):
     async def work():
         with Coordinator(dsn) as admin:
