@@ -91,7 +91,6 @@ class AsyncControlLoop(AsyncWorkLoop):
         announced: UUID | None = None
         history = await self._note_history(connection)
         await self._listen(connection)
-        self.counting.away_since_s.pop("control", None)
         while not self._stopping.is_set:
             now_s = time.monotonic()
             try:
@@ -121,6 +120,8 @@ class AsyncControlLoop(AsyncWorkLoop):
                     await self._look_at_clock(connection)
                     clock_at_s = now_s + CLOCK_LOOK_S
                 self._hold_back(now_s)
+                # Not before: a session that can be opened, and in which every look fails, is no better than none.
+                self.counting.away_since_s.pop("control", None)
                 if self._failures:
                     log.info(events.CONNECTION_RESTORED, extra={"failures": self._failures})
                     self._failures = 0

@@ -239,7 +239,7 @@ class Consumer:
 
         Raises:
             NotStoredError: A dead letter could not be stored: its message will be delivered again.
-            UnavailableError: What was settled last could not be written within commit_timeout_s: it will be delivered again.
+            UnavailableError: What was settled last could not be written within commit_timeout_s: it may be delivered again.
         """
         if self._closed:
             return

@@ -95,7 +95,6 @@ class ControlLoop(WorkLoop):
         announced: UUID | None = None
         history = self._note_history(connection)
         self._listen(connection)
-        self.counting.away_since_s.pop("control", None)
         assert self._nudges is not None
         with selectors.DefaultSelector() as selector:
             selector.register(connection.fileno(), selectors.EVENT_READ)
@@ -131,6 +130,8 @@ class ControlLoop(WorkLoop):
                         self._look_at_clock(connection)
                         clock_at_s = now_s + CLOCK_LOOK_S
                     self._hold_back(now_s)
+                    # Not before: a session that can be opened, and in which every look fails, is no better than none.
+                    self.counting.away_since_s.pop("control", None)
                     if self._failures:
                         log.info(events.CONNECTION_RESTORED, extra={"failures": self._failures})
                         self._failures = 0

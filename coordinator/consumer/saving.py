@@ -86,7 +86,9 @@ def left_unsaved(engine: Engine, limit_s: float) -> CoordinatorError | None:
     if refused is not None:
         return refused
     if any(p.settled_count > p.saved_count for p in engine.partitions.values()):
-        return UnavailableError(f"not committed within {limit_s:g} s; what was settled last will be delivered again")
+        return UnavailableError(
+            f"not known to be committed within {limit_s:g} s; what was settled last may be delivered again"
+        )
     return None
 
 
