@@ -26,7 +26,9 @@ def conninfo(dsn: str) -> str:
     except (ProgrammingError, UnicodeEncodeError):
         # From None: libpq's message quotes the address.
         raise ConfigError(
-            'this DSN is neither a URL "postgresql://user@host/database" nor a conninfo "host=... dbname=..."'
+            'this DSN is neither a URL "postgresql://user@host/database" nor a conninfo "host=... dbname=..."',
+            hint="In a URL, a character of the password that is no letter, digit, dot, dash or underscore is written as % and "
+            "two hexadecimal digits: %40 for @, %2F for /, %20 for a space.",
         ) from None
     hosts = str(known.get("host") or known.get("hostaddr") or "")
     if "," in hosts and "target_session_attrs" not in known:

@@ -7,8 +7,20 @@ from typing import Any
 
 import psycopg
 
-from coordinator.errors import CoordinatorError, InvalidInputError, StaleEpochError, UnavailableError, class_of
+from coordinator.errors import (
+    CoordinatorError,
+    DeniedError,
+    InvalidInputError,
+    StaleEpochError,
+    UnavailableError,
+    class_of,
+)
 from coordinator.observe.meter import METER
+
+_DENIED_HINT = (
+    "The schema's owner can give a role what it needs: "
+    "coordinator db grants --role publisher|consumer|reader|operator --to ROLE"
+)
 
 
 def translate(error: psycopg.Error, connection: psycopg.BaseConnection[Any] | None = None) -> CoordinatorError | None:
@@ -36,7 +48,8 @@ def translate(error: psycopg.Error, connection: psycopg.BaseConnection[Any] | No
         kind = UnavailableError
     if kind is None and error.sqlstate is None and isinstance(error, psycopg.DataError):
         kind = InvalidInputError  # psycopg itself refused a parameter: a NUL in a text
-    return kind(message, detail=diag.message_detail, hint=diag.message_hint) if kind else None
+    hint = diag.message_hint or (_DENIED_HINT if kind is DeniedError else None)
+    return kind(message, detail=diag.message_detail, hint=hint) if kind else None
 
 
 def cause_of(error: BaseException) -> BaseException | None:

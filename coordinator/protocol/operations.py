@@ -89,7 +89,7 @@ def seek(
     live = max((outcome.members for outcome in outcomes), default=0)
     if live and not force:
         raise ConflictError(
-            f"group {group!r} has {live} live members that read what is to be moved",
+            f"group {group!r} has {live} live member{'' if live == 1 else 's'}, reading what is to be moved",
             hint="Stop them first, or force it: they lose the partitions, and what they are doing there is done again.",
         )
     return (yield from _held(group, places, live, _seek_each(group, places, target, force=force, reason=reason)))
@@ -222,15 +222,18 @@ def _places(
     named = None if offsets is None else [_place(place) for place in offsets]
     there = [(row.topic, row.partition) for row in (yield from call(group_offsets(group)))]
     if not there:
-        raise no_group(group, [info.name for info in (yield from call(list_groups()))])
+        known = [info.name for info in (yield from call(list_groups()))]
+        if group not in known:
+            raise no_group(group, known)
     if named is not None:
         wanted = named
     elif numbers is not None:
         wanted = [(str(topic), number) for number in numbers]
     else:
         wanted = [place for place in there if topic in (None, place[0])]
-        if not wanted:
-            read = ", ".join(sorted({name for name, _ in there}))
+        # Of a group whose topics are all deleted there is nothing left but to delete it.
+        if not wanted and topic is not None:
+            read = ", ".join(sorted({name for name, _ in there})) or "nothing any more"
             raise NotFoundError(f"group {group!r} reads no topic {topic!r}", hint=f"It reads: {read}")
     for name, number in wanted:
         if (name, number) not in there:

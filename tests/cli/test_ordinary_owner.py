@@ -94,7 +94,8 @@ def test_commands__of_an_ordinary_owner__work_and_say_what_could_not_be_read(
         assert all("permission denied for" in reason for reason in skipped.values())
         assert "pg_stat_all_tables, pg_stat_activity, pg_prepared_xacts" in printed.err
         assert "coordinator_oldest_snapshot_age_seconds " not in printed.text
-        assert (publishers.code, publishers.err) == (4, "error: permission denied for view pg_stat_activity\n")
+        assert publishers.code == 4
+        assert publishers.err.startswith("error: permission denied for view pg_stat_activity\n")
     else:
         assert skipped.keys() == {"snapshots"}
         assert "is not in pg_monitor" in skipped["snapshots"]

@@ -3,10 +3,11 @@
 import asyncio
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from support.shell import query
 
 from coordinator import AsyncCoordinator, Coordinator
-from coordinator.errors import NotFoundError
+from coordinator.errors import DeniedError, NotFoundError
 
 
 @pytest.mark.parametrize(
@@ -100,3 +101,31 @@ def test_topic__that_the_group_does_not_read__names_those_that_it_reads(app):
     with pytest.raises(NotFoundError, match="reads no topic 'payments'") as raised:
         app.seek("billing", "payments", to="earliest")
     assert raised.value.hint == "It reads: orders"
+
+
+def test_group__whose_topics_are_deleted__is_no_group_that_there_is_not(app):
+    """It was told that it does not exist, with itself for what may have been meant."""
+    app.delete_topic("orders", force=True)
+    assert app.seek("billing", to="earliest") == []
+    with pytest.raises(NotFoundError, match="reads no topic 'orders'") as raised:
+        app.seek("billing", "orders", to="earliest")
+    assert raised.value.hint == "It reads: nothing any more"
+    app.delete_group("billing", force=True)
+    assert app.groups() == []
+
+
+@pytest.mark.direct("a pooler has users of its own")
+def test_denied__says_who_can_give_the_right(app, dsn):
+    role = "hints_" + dsn_name(dsn)
+    query(dsn, f"create role {role} login; grant usage on schema coordinator to {role}")
+    query(dsn, "revoke execute on function coordinator.peek from public")
+    try:
+        with Coordinator(make_conninfo(dsn, user=role)) as stranger, pytest.raises(DeniedError) as raised:
+            stranger.peek("orders", partition=0)
+        assert "coordinator db grants --role" in raised.value.hint
+    finally:
+        query(dsn, f"drop owned by {role}; drop role {role}")
+
+
+def dsn_name(dsn):
+    return conninfo_to_dict(dsn)["dbname"].rpartition("_")[2]

@@ -58,3 +58,12 @@ def test_name__that_is_none__is_refused(face: type, name: str, value: object) ->
 
 def test_static_id__empty_variable__is_none() -> None:
     assert find_static_id(None, {"COORDINATOR_STATIC_ID": ""}) is None
+
+
+@pytest.mark.parametrize("dsn", ["postgresql://app:a b@h/d", "postgresql://app:50%@h/d"])
+def test_dsn__password_with_characters_that_no_url_has__says_how_to_write_them(dsn: str) -> None:
+    with pytest.raises(ConfigError, match="neither a URL") as refused:
+        conninfo(dsn)
+    assert refused.value.hint is not None
+    assert "%40 for @" in refused.value.hint
+    assert "app:" not in str(refused.value)
