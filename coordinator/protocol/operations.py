@@ -89,7 +89,7 @@ def seek(
     live = max((outcome.members for outcome in outcomes), default=0)
     if live and not force:
         raise ConflictError(
-            f"group {group!r} has {live} live member{'' if live == 1 else 's'}, reading what is to be moved",
+            f"group {group!r} has {live} live members that read what is to be moved",
             hint="Stop them first, or force it: they lose the partitions, and what they are doing there is done again.",
         )
     return (yield from _held(group, places, live, _seek_each(group, places, target, force=force, reason=reason)))

@@ -142,7 +142,7 @@ def test_seek__members_are_live__is_refused_unless_forced(on: Any, group: str, l
 
 def test_describe__with_a_member__has_the_columns_and_what_is_in_hand(on: Any, group: str, live: Any) -> None:
     ended = on("groups", "describe", group)
-    assert ended.lines[1].split() == [
+    assert ended.lines[2].split() == [
         "TOPIC",
         "PARTITION",
         "CURRENT-OFFSET",
@@ -156,9 +156,9 @@ def test_describe__with_a_member__has_the_columns_and_what_is_in_hand(on: Any, g
         "CLIENT-ID",
         "HOST",
     ]
-    assert ended.lines[2].split()[:9] == ["orders", "0", "5", "0", "5", "0", "-", "0", "0"]
+    assert ended.lines[3].split()[:9] == ["orders", "0", "5", "0", "5", "0", "-", "0", "0"]
     ended = on("groups", "describe", group, "--in-flight")
-    assert ended.lines[1].split()[:4] == ["TOPIC", "PARTITION", "FIRST-OFFSET", "MESSAGES"]
+    assert ended.lines[2].split()[:4] == ["TOPIC", "PARTITION", "FIRST-OFFSET", "MESSAGES"]
     assert on("groups", "describe", group, "--in-flight", "--members").code == 2
 
 
