@@ -78,9 +78,11 @@ def test_group__deleted_while_its_member_is_declared_dead__is_not_made_anew(shel
             "do $$ begin perform coordinator.evict('" + str(member) + "'); "
             f"perform coordinator.delete_group('{GROUP}', true); end $$",
         )
+        # It has joined again, under another id.
+        wait_until(lambda: {row.member_id for row in shell.app.group_members(OTHER)} - {member}, 30)
         shell.app.publish(TOPIC, 2)
         wait_until(lambda: 2 in others.values, 30)
-        wait_until(lambda: shell.status().problems, 30)
+        assert shell.status().problems
         assert query(dsn, "select g.name from coordinator.groups g where g.name = %s", GROUP) == []
         assert seen.values == [1]
         assert shell.stop()
@@ -108,6 +110,50 @@ def test_message__of_a_deleted_group__its_ack_says_so(shell, dsn):
         gate.set()
         wait_until(lambda: told, 30)
         assert "deleted" in told[0]
+        assert shell.stop()
+
+
+def test_transactional_handler__its_group_is_deleted_meanwhile__is_rolled_back(shell, dsn):
+    began, gate, ended = threading.Event(), threading.Event(), threading.Event()
+    query(dsn, "create table effects (value int)")
+
+    def book(message, connection):
+        connection.execute("insert into effects values (1)")
+        began.set()
+        assert gate.wait(30)
+        ended.set()
+
+    others = Seen()
+    shell.subscribe(book, transactional=True)
+    shell.subscribe(others, group=OTHER)
+    shell.app.publish(TOPIC, 1)
+    with shell:
+        assert began.wait(30)
+        shell.app.delete_group(GROUP, force=True)
+        wait_until(lambda: shell.status().problems, 30)
+        gate.set()
+        assert ended.wait(30)
+        shell.app.publish(TOPIC, 2)
+        wait_until(lambda: others.values == [1, 2], 30)
+        assert shell.stop()
+    assert query(dsn, "select count(*) from effects") == [(0,)]
+    assert query(dsn, "select count(*) from coordinator.acks") == [(0,)]
+
+
+def test_topic__made_anew_under_its_name__is_not_read_for_the_deleted_one(shell):
+    seen = Seen()
+    shell.app.create_topic("other", 1)
+    shell.subscribe(seen, TOPIC, "other")
+    shell.app.publish(TOPIC, 1)
+    with shell:
+        wait_until(lambda: seen.values == [1])
+        shell.app.delete_topic(TOPIC, force=True)
+        shell.app.create_topic(TOPIC, 2)
+        shell.app.publish(TOPIC, 2)
+        wait_until(lambda: shell.status().problems, 30)
+        shell.app.publish("other", 3)
+        wait_until(lambda: 3 in seen.values, 30)
+        assert 2 not in seen.values
         assert shell.stop()
 
 
