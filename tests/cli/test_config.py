@@ -138,6 +138,7 @@ def test_check__nothing_wrong__is_quiet(call: Any, file: Path) -> None:
 
 
 def test_check__wrong_values__are_all_named(call: Any, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COORDINATOR_POOLER", raising=False)
     file.write_text(
         """
 dsn = "nonsense"

@@ -572,6 +572,7 @@ def test_commit__asking_for_its_outcome_is_cut_off__effects_are_there_once(make_
     assert dead(dsn) == parked(dsn) == query(dsn, "select from coordinator.acks") == []
 
 
+@pytest.mark.direct("ends the sessions of one client")
 def test_begin__on_a_connection_that_is_gone__is_not_charged(shell, dsn, monkeypatch):
     """Of a server that was restarted a moment ago: the handler was not called, and what it would have got is given back."""
     monkeypatch.setattr("coordinator.db.connect._TRUSTED_S", 60.0)
