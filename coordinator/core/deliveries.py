@@ -797,7 +797,11 @@ class Deliveries:
         """The acks row of a settled message may go; to be written with what settles it, or later."""
         if offset in partition.unfolded and not partition.lost:
             partition.unfolded.discard(offset)
-            partition.hard.append({"k": "fold", "offsets": [offset]})
+            last = partition.hard[-1] if partition.hard else None
+            if last is not None and last["k"] == "fold":
+                last["offsets"].append(offset)
+            else:
+                partition.hard.append({"k": "fold", "offsets": [offset]})
 
     def _fail(
         self,

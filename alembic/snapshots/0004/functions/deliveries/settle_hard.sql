@@ -112,9 +112,11 @@ begin
             v_wake_ords := v_wake_ords || ord;
             v_wake_keys := v_wake_keys || v_entry.key;
         elsif v_entry.kind = 'fold' then
+            -- An array, as in wake_behind: a join would read all of the claim's rows, also those that are gone and that somebody's
+            -- old snapshot keeps.
             delete from coordinator.acks a
             where a.group_id = v_group and a.topic_id = v_topic and a.partition = v_partition
-              and a."offset" in (select t.x::bigint from jsonb_array_elements_text(v_entry.j -> 'offsets') as t(x));
+              and a."offset" = any (array(select t.x::bigint from jsonb_array_elements_text(v_entry.j -> 'offsets') as t(x)));
         elsif v_entry.kind = 'charged' then
             delete from coordinator.crashes c
             where c.group_id = v_group and c.topic_id = v_topic and c.partition = v_partition
