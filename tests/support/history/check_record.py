@@ -364,8 +364,10 @@ def attempts(history: History, tally: Tally) -> Iterator[Violation]:
                 charged = max(
                     (count for since, count in fails.get(offset, ()) if since < run.start_at - CLOCK_S), default=0
                 )
-                # A process that was thawed does not know what was charged after its epoch.
-                if run.attempt < 1 + charged and run.epoch == max(other.epoch for other in ours):
+                # A process that was thawed does not know what was charged after its epoch. And what failed before anybody had started it
+                # is this same delivery, handed over in a list whose first messages took longer than its deadline.
+                begun = any(other.start_at < run.start_at for other in ours)
+                if begun and run.attempt < 1 + charged and run.epoch == max(other.epoch for other in ours):
                     yield Violation(
                         "I11",
                         at(key, offset),
