@@ -245,8 +245,8 @@ def test_poison__everything_fails__ends_in_dead_letters_and_memory_is_flat(shell
     shell.subscribe(book, ordering=ordering, retry=[0.05], max_attempts=2, concurrency=4)
     shell.app.publish_many(TOPIC, [Outgoing(value, f"k{value % 300}") for value in range(count)])
     with shell:
-        wait_until(lambda: len(dead(dsn)) == count, 30)
-        wait_settled(dsn)
+        wait_until(lambda: len(dead(dsn)) == count, 150)
+        wait_settled(dsn, 30)
         check_flat(shell.engine)
     assert len(book.seen) == 2 * count
     if ordering != "none":

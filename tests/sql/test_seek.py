@@ -600,7 +600,7 @@ def test_seek__under_a_stream_of_acks__never_comes_to_its_turn_without_a_hold_an
     stream = Stream(group, member)
     naive = group.db.session().start(*seek_call("latest"))
     before = len(stream.acked)
-    wait_until(lambda: len(stream.acked) > before + 80)
+    wait_until(lambda: len(stream.acked) > before + 80, 60)
     # Each ack that began after it has passed it, for two seconds; lock_timeout (5 s) does not see them as one wait.
     assert not naive.done
     group.db.observer.run("select coordinator.hold(%s, 't', array[0])", GROUP)
