@@ -117,7 +117,7 @@ def settled(dsn: str, group: str = GROUP) -> bool:
     return bool(rows) and all(lag == 0 and not count for lag, count in rows)
 
 
-def wait_settled(dsn: str, limit_s: float = 15.0, group: str = GROUP) -> None:
+def wait_settled(dsn: str, limit_s: float = 30.0, group: str = GROUP) -> None:
     """Wait until a group has settled everything."""
     wait_until(lambda: settled(dsn, group), limit_s, f"group {group} settled")
 
