@@ -8,7 +8,7 @@ from psycopg import pq
 from psycopg.adapt import AdaptersMap
 
 from coordinator.db import arrays
-from coordinator.db.exchange import aafter, after
+from coordinator.db.exchange import aafter, after, at_once
 from coordinator.db.translate import translate
 from coordinator.model import Published, Scheduled
 from coordinator.protocol import deliveries
@@ -122,7 +122,7 @@ def run_alone(connection: psycopg.Connection[Any], schema: str, topic: str, call
     """Publish in a transaction of its own, on a connection in autocommit mode; one round trip."""
     cursor = _Cursor(connection)
     try:
-        with connection.pipeline():
+        with connection.pipeline() as pipeline, at_once(pipeline):
             connection.execute(deliveries.BEGIN)
             connection.execute(render(deliveries.CALLERS_LIMITS, schema))
             cursor.execute(render(call.text, schema), call.parameters, binary=True)
@@ -138,11 +138,12 @@ async def arun_alone(
     """`run_alone` for an AsyncConnection."""
     cursor = _AsyncCursor(connection)
     try:
-        async with connection.pipeline():
-            await connection.execute(deliveries.BEGIN)
-            await connection.execute(render(deliveries.CALLERS_LIMITS, schema))
-            await cursor.execute(render(call.text, schema), call.parameters, binary=True)
-            await connection.execute(deliveries.COMMIT)
+        async with connection.pipeline() as pipeline:
+            with at_once(pipeline):
+                await connection.execute(deliveries.BEGIN)
+                await connection.execute(render(deliveries.CALLERS_LIMITS, schema))
+                await cursor.execute(render(call.text, schema), call.parameters, binary=True)
+                await connection.execute(deliveries.COMMIT)
     except psycopg.Error as error:
         raise (await aafter(error, connection) or error) from error
     return _batch(topic, cursor.pgresult)
