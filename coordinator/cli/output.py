@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, is_dataclass
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -45,7 +45,8 @@ def plain(value: object) -> Any:
     if isinstance(value, UUID):
         return str(value)
     if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
+        # One level: what is in it comes here in its turn.
+        return {field.name: getattr(value, field.name) for field in fields(value)}
     raise TypeError(f"no JSON for {type(value).__name__}")
 
 
@@ -66,7 +67,8 @@ def cell(value: object) -> str:
         return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     if isinstance(value, (tuple, list)):
         return ",".join(map(cell, value)) or UNKNOWN
-    return "".join(char if char.isprintable() else _escape(char) for char in str(value))
+    text = str(value)
+    return text if text.isprintable() else "".join(char if char.isprintable() else _escape(char) for char in text)
 
 
 def duration(seconds: float | None) -> str:
@@ -101,12 +103,14 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         _rich_table(columns, cells, numeric)
         return
     widths = [max(len(row[index]) for row in [columns, *cells]) for index in range(len(columns))]
-    for row in [columns, *cells]:
-        padded = [
+    padded = [
+        [
             text.rjust(width) if right else text.ljust(width)
             for text, width, right in zip(row, widths, numeric, strict=True)
         ]
-        line("  ".join(padded).rstrip())
+        for row in [columns, *cells]
+    ]
+    line("\n".join("  ".join(row).rstrip() for row in padded))
 
 
 def history(errors: Sequence[Mapping[str, Any]]) -> None:
