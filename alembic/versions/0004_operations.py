@@ -141,6 +141,7 @@ drop function coordinator.alter_topic(text, jsonb, text);
 drop function coordinator.cancel_scheduled(text, bigint[]);
 drop function coordinator.oldest_unsettled(text);
 drop function coordinator.first_rows(int, int[], bigint[], bigint[]);
+drop function coordinator.window_select(text, bigint);
 delete from coordinator.targets t
 where not exists (select from coordinator.claims c
                   where c.group_id = t.group_id and c.topic_id = t.topic_id and c.partition = t.partition);

@@ -56,8 +56,8 @@ def explaining():
         sql_text("read_windows"),
         ("    v_slice record;\n", "    v_slice record;\n    v_line text;\n"),
         (
-            "        return query execute format(",
-            "        for v_line in execute 'explain (analyze, costs off, timing off) ' || format(",
+            "        return query execute coordinator.window_select(",
+            "        for v_line in execute 'explain (analyze, costs off, timing off) ' || coordinator.window_select(",
         ),
         ("v_slice.froms, v_slice.tos;", "v_slice.froms, v_slice.tos loop raise notice '%', v_line; end loop;"),
     )
@@ -110,6 +110,17 @@ def test_read_windows__50_segments_beside_30_topics__reads_by_index_and_only_wha
                 assert unwanted not in plan
     finally:
         big.observer.run(sql_text("read_windows"))
+
+
+def test_fetch__reads_as_read_windows_does(big):
+    """The same text under the same settings, so what is said above of its plans holds for both."""
+    pinned = "select p.proconfig, p.prosrc from pg_proc p where p.oid = %s::regproc"
+    (plans, text), (fetch_plans, fetch_text) = (
+        big.observer.run(pinned, f"coordinator.{name}")[0] for name in ("read_windows", "fetch")
+    )
+    assert sorted(fetch_plans) == sorted(plans)
+    for body in (text, fetch_text):
+        assert ".window_select(v_" in body
 
 
 def test_exchange_and_fetch__nothing_new__cost_less_than_two_milliseconds(big):

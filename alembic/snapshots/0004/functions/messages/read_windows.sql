@@ -43,12 +43,7 @@ begin
         order by s.segment
     loop
         begin
-            return query execute format(
-                'select w.ord, m."offset", m.published_at, m.message_id, m.key, m.headers, m.content_type, m.payload '
-                'from unnest($1, $2, $3, $4) as w(ord, partition, lo, hi) cross join lateral ('
-                '  select r."offset", r.published_at, r.message_id, r.key, r.headers::text as headers, r.content_type, r.payload'
-                '  from %s_s%s r where r."partition" = w.partition and r."offset" >= w.lo and r."offset" < w.hi'
-                '  order by r."offset") m', v_relation, v_slice.segment)
+            return query execute coordinator.window_select(v_relation, v_slice.segment)
             using v_slice.ords, v_slice.partitions, v_slice.froms, v_slice.tos;
         exception when undefined_table then
             perform coordinator.raise_gone(p_topic_id, v_messages);
