@@ -607,7 +607,10 @@ class Message(Delivery):
             StaleEpochError: If the partition is owned by somebody else by now; the message is theirs.
             UnavailableError: With `wait`, if the database can't be reached in time; the ack stays queued.
         """
-        return self._settler().ack(self, wait=wait)
+        settler: Settler | None = self.owner.source.settler
+        if settler is None or not self.number:
+            settler = self._settler()
+        return settler.ack(self, wait=wait)
 
     def nack(self, *, delay_s: float | None = None) -> None:
         """Give back as failed: delivered again after `delay_s`, or what the retry policy says; a dead letter when that is spent.

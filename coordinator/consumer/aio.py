@@ -69,11 +69,16 @@ class AsyncSettling:
 
     def ack(self, message: Message, *, wait: bool) -> Awaitable[None]:
         """Settle now; with `wait`, what is returned has to be awaited, and is over when that is durable."""
-        goal = self._in_loop(self._runtime.ack, message)
+        here = threading.get_ident() == self._thread_id
         if not wait:
+            if here:
+                self._runtime.note_ack(message)
+            else:
+                self._in_loop(self._runtime.note_ack, message)
             return _DONE
+        goal = self._in_loop(self._runtime.ack, message)
         saving = self._runtime.saved(goal)
-        if threading.get_ident() == self._thread_id:
+        if here:
             return saving
         assert self._runtime.loop is not None
         asyncio.run_coroutine_threadsafe(saving, self._runtime.loop).result()
@@ -139,16 +144,21 @@ class _Remembering(AsyncSettling):
     def ack(self, message: Message, *, wait: bool) -> Awaitable[None]:
         saving = super().ack(message, wait=wait)
         if not wait:
-            self.caller.note(message.owner)
+            self._note(message)
         return saving
 
     def nack(self, message: Message, delay_s: float | None) -> None:
         super().nack(message, delay_s)
-        self.caller.note(message.owner)
+        self._note(message)
 
     def reject(self, message: Message, reason: str) -> None:
         super().reject(message, reason)
-        self.caller.note(message.owner)
+        self._note(message)
+
+    def _note(self, message: Message) -> None:
+        caller = self.caller
+        if caller.last is not message.owner:
+            caller.note(message.owner)
 
 
 _CLOSED = "this consumer was closed; make another one, or close it later"
@@ -233,11 +243,15 @@ class AsyncConsumer:
                 self._ack_pending()
             if self._ahead is None:
                 self._ahead = self._runtime.open_ahead()
-            taken = await self._runtime.take_one(self._subscriptions, self._ahead, None)
+            message = self._runtime.start_ahead(self._ahead)
+            if message is None:
+                taken = await self._runtime.take_one(self._subscriptions, self._ahead, None)
+                if not taken:
+                    continue
+                message = taken[0]
             if self._auto_ack:
-                self._pending = taken
-            if taken:
-                return taken[0]
+                self._pending = [message]
+            return message
         raise StopAsyncIteration
 
     async def batches(self, max_messages: int = 500, timeout_s: float | None = None) -> AsyncIterator[list[Message]]:
@@ -271,9 +285,11 @@ class AsyncConsumer:
 
     def blocked_keys(self) -> list[tuple[str, int, str, int]]:
         """Keys that a parked message blocks: topic, partition, key, and how many messages wait."""
+        engine = self._runtime.engine
+        engine.take_in()
         return [
             (partition.source.topic, partition.source.partition, key, count)
-            for partition in self._runtime.engine.partitions.values()
+            for partition in engine.partitions.values()
             for key, count in partition.lanes.blocked()
         ]
 
@@ -389,7 +405,10 @@ class AsyncWorkers:
                 if ahead is None:
                     batch = await self._runtime.take(subscriptions, options.batch_size, 1.0)
                 else:
-                    batch = await self._runtime.take_one(subscriptions, ahead, 1.0)
+                    message = self._runtime.start_ahead(ahead)
+                    batch = (
+                        [message] if message is not None else await self._runtime.take_one(subscriptions, ahead, 1.0)
+                    )
             except DeletedError:
                 subscriptions = [each for each in subscriptions if each.deleted is None]
                 if not subscriptions:

@@ -49,13 +49,21 @@ class AsyncHanding(AsyncBase):
         self._handlers_pool: AsyncPool | None = None
 
     def open_ahead(self) -> Ahead:
-        """Make what one taker holds ahead, for `take_one`."""
+        """Make what one taker holds ahead, for `start_ahead` and `take_one`."""
         return self.engine.open_ahead(ahead_of(self.settings))
 
     def close_ahead(self, ahead: Ahead) -> None:
         """Give back what was not started of it."""
         self.engine.close_ahead(ahead)
         self.ready.ring()
+
+    def start_ahead(self, ahead: Ahead) -> Message | None:
+        """Start a message that the taker was handed ahead; None where `take_one` has to be asked."""
+        if ahead.messages:
+            now_s = time.monotonic()
+            if now_s < self._turn_until_s and now_s < self.engine.lease_until_s:
+                return ahead.start()
+        return None
 
     async def take_one(
         self, subscriptions: Sequence[Subscription], ahead: Ahead, timeout_s: float | None
@@ -104,6 +112,14 @@ class AsyncHanding(AsyncBase):
                 self.counting.taken(taken[0])
                 break
         return taken
+
+    def note_ack(self, message: Message) -> None:
+        """Settle, without a goal."""
+        self.engine.note_ack(message, time.monotonic())
+        if self.ready.awaited:
+            self.engine.take_in()
+            if message.owner.subscription.runnable:
+                self._one_ready()
 
     def ack(self, message: Message) -> tuple[Partition, int]:
         """Settle; returns the goal that `saved` waits for."""

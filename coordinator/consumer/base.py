@@ -13,6 +13,7 @@ from coordinator.consumer.listening import problems_of
 from coordinator.consumer.pacing import SERVER_LOOK_S, Restarts, pause_s
 from coordinator.consumer.state import State
 from coordinator.consumer.status import Status, status_of
+from coordinator.consumer.yielding import Interpreter
 from coordinator.db import exchange as wire
 from coordinator.db.connect import connect
 from coordinator.db.drive import follow
@@ -43,6 +44,9 @@ class Base(State):
         self._stopping = threading.Event()
         self._nudges: tuple[socket.socket, socket.socket] | None = None
         self._watchdog = Watchdog(settings.round_trip_timeout_s)
+        self._interpreter = Interpreter()
+        # Since when the work loop is at something; None while it waits.
+        self._busy_since_s: float | None = None
 
     def silent_s(self) -> float:
         """How long the oldest round trip under way has been waiting."""

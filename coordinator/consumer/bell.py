@@ -11,6 +11,11 @@ class Bell:
     def __init__(self) -> None:
         self._waiters: deque[asyncio.Future[None]] = deque()
 
+    @property
+    def awaited(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self._waiters)
+
     def ring(self, count: int | None = None) -> None:
         """Wake `count` of the waiting tasks, or all."""
         while self._waiters and count != 0:

@@ -71,7 +71,9 @@ class _Remembering(Settling):
     def _ack(self, message: Message, *, wait: bool) -> None:
         self._runtime.ack(message, wait=wait)
         if not wait:
-            self._callers.caller.note(message.owner)
+            caller = self._callers.caller
+            if caller.last is not message.owner:
+                caller.note(message.owner)
 
     def _nack(self, message: Message, delay_s: float | None) -> None:
         self._runtime.nack(message, delay_s)
@@ -159,15 +161,20 @@ class Consumer:
         if self._closed:
             return
         self.start()
-        ahead = self._runtime.open_ahead()
+        ahead, start_ahead = self._runtime.open_ahead(), self._runtime.start_ahead
         try:
             while not self._closed:
                 if self._auto_ack:
                     self._ack_pending()
-                taken = self._runtime.take_one(self._subscriptions, ahead, None)
+                message = start_ahead(ahead)
+                if message is None:
+                    taken = self._runtime.take(self._subscriptions, 1, None, ahead)
+                    if not taken:
+                        continue
+                    message = taken[0]
                 if self._auto_ack:
-                    self._pending = taken
-                yield from taken
+                    self._pending = [message]
+                yield message
         finally:
             self._runtime.close_ahead(ahead)
 
@@ -274,6 +281,20 @@ class Consumer:
                 raise
 
 
+class _Forks:
+    """How many forks lie between the first process and this one: known without a system call for each message."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        os.register_at_fork(after_in_child=self._one_more)
+
+    def _one_more(self) -> None:
+        self.count += 1
+
+
+_forks = _Forks()
+
+
 class Workers:
     """Runs the handlers of subscriptions, each in as many threads as it asks for, on one runtime."""
 
@@ -283,7 +304,7 @@ class Workers:
         self._settling = Settling(runtime, decode)
         self._outcomes = Outcomes(runtime)
         self._stopping = threading.Event()
-        self._pid = os.getpid()
+        self._forks = _forks.count
         self._threads: list[threading.Thread] = []
         self.left_count = 0
 
@@ -339,7 +360,8 @@ class Workers:
                 if ahead is None:
                     batch = self._runtime.take(subscriptions, options.batch_size, 1.0)
                 else:
-                    batch = self._runtime.take_one(subscriptions, ahead, 1.0)
+                    message = self._runtime.start_ahead(ahead)
+                    batch = [message] if message is not None else self._runtime.take(subscriptions, 1, 1.0, ahead)
             except DeletedError:
                 subscriptions = [each for each in subscriptions if each.deleted is None]
                 if not subscriptions:
@@ -374,7 +396,7 @@ class Workers:
         try:
             return registration.handler(*arguments)
         finally:
-            if os.getpid() != self._pid:
+            if _forks.count != self._forks:
                 os._exit(os.EX_OK)
 
     def _call(self, registration: Registration, batch: list[Message]) -> object:

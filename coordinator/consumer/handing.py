@@ -19,6 +19,7 @@ from coordinator.consumer.saving import (
 )
 from coordinator.consumer.telling import tell_verdict
 from coordinator.consumer.transaction import transaction
+from coordinator.consumer.yielding import YIELD_S
 from coordinator.core.ahead import Ahead
 from coordinator.core.loop import Subscription
 from coordinator.core.losses import Caller
@@ -44,7 +45,7 @@ class Handing(Base):
         self._handlers_pool: Pool | None = None
 
     def open_ahead(self) -> Ahead:
-        """Make what one taker holds ahead, for `take_one`."""
+        """Make what one taker holds ahead, for `start_ahead` and `take`."""
         with self.lock:
             return self.engine.open_ahead(ahead_of(self.settings))
 
@@ -54,13 +55,11 @@ class Handing(Base):
             self.engine.close_ahead(ahead)
             self.changed.notify_all()
 
-    def take_one(self, subscriptions: Sequence[Subscription], ahead: Ahead, timeout_s: float | None) -> list[Message]:
-        """`take` of one message, by a taker that is handed some ahead while it is quick."""
+    def start_ahead(self, ahead: Ahead) -> Message | None:
+        """Start a message that the taker was handed ahead; None where `take` has to be asked."""
         if ahead.messages and time.monotonic() < self.engine.lease_until_s:
-            message = ahead.start()
-            if message is not None:
-                return [message]
-        return self.take(subscriptions, 1, timeout_s, ahead)
+            return ahead.start()
+        return None
 
     def take(
         self,
@@ -76,6 +75,8 @@ class Handing(Base):
         """
         with self.changed:
             self.check_there(subscriptions)
+            if self._interpreter.wanted() or (self._busy_since_s is None and self._wake.is_set()):
+                self.changed.wait(YIELD_S)
             now_s = time.monotonic()
             taken = self.engine.take(subscriptions, max_count, now_s, ahead)
             if taken:
@@ -110,18 +111,16 @@ class Handing(Base):
 
     def ack(self, message: Message, *, wait: bool) -> None:
         """Settle; see Message.ack."""
-        delivery = message.delivery
-        assert delivery is not None
         if not wait:
-            self.engine.note_ack(delivery, time.monotonic())
+            self.engine.note_ack(message, time.monotonic())
             if self._takers:
                 with self.changed:
                     self.engine.take_in()
-                    if delivery.owner.subscription.runnable:
+                    if message.owner.subscription.runnable:
                         self.changed.notify()
             return
         with self.changed:
-            partition = self.engine.ack(delivery, time.monotonic())
+            partition = self.engine.ack(message, time.monotonic())
             if partition.subscription.runnable:
                 self.changed.notify()
             goal = (partition, partition.settled_count)

@@ -28,8 +28,6 @@ class WorkLoop(Base):
 
     def __init__(self, dsn: str, schema: str, settings: Settings, client_id: str, static_id: str | None = None) -> None:
         super().__init__(dsn, schema, settings, client_id, static_id)
-        # Since when the loop is at something; None while it waits.
-        self._busy_since_s: float | None = None
         self._work = threading.Thread(
             target=self._supervise, args=(self._work_loop,), name="coordinator-work", daemon=True
         )
@@ -100,7 +98,7 @@ class WorkLoop(Base):
     def _carry_out(self, connection: psycopg.Connection[Any], command: Exchange | Resolve) -> None:
         if isinstance(command, Exchange):
             began_s = time.monotonic()
-            with self._watchdog.watch(connection):
+            with self._watchdog.watch(connection), self._interpreter.awaiting(connection):
                 answer = wire.run(connection, self.schema, exchange_call(self.id, command))
             now_s = time.monotonic()
             self.counting.exchanged(command, len(answer.rows), began_s, now_s)

@@ -949,7 +949,7 @@ def _quick_count(partition: Partition, room: int) -> int:
     """How many of a partition one taker may have ahead: a small part of many, and only of those of which nothing is known."""
     if partition.subscription.rate is not None or partition.crashes or partition.facts:
         return min(room, 1)
-    return min(room, max(len(partition.ready) // _SHARE, 1))
+    return min(room, max((len(partition.ready) + len(partition.urgent)) // _SHARE, 1))
 
 
 def _failed_before(taken: Sequence[Message]) -> bool:

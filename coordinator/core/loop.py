@@ -244,9 +244,9 @@ class Engine(Deliveries):
             subscription = id(partition.subscription)
             if partition.high >= partition.hwm:
                 wanted[subscription] = wanted.get(subscription, 0) + (want if partition.runs_low else 0)
-                room[subscription] = room.get(subscription, 0) + partition.window.size
+                room[subscription] = room.get(subscription, 0) + 3 * partition.window.size
             if partition.may_start():
-                room[subscription] = room.get(subscription, 0) - 2 * (len(partition.ready) + len(partition.urgent))
+                room[subscription] = room.get(subscription, 0) - 4 * (len(partition.ready) + len(partition.urgent))
         return any(want >= _WORTHWHILE or (want > 0 and room[key] >= 0) for key, want in wanted.items())
 
     def _build(

@@ -56,20 +56,24 @@ class Losses:
 
 
 class Caller:
-    """What one thread or task has settled since its last `commit`, by claim: it is told of its own, whoever was told before."""
+    """What one thread or task has settled since its last `commit`, by claim: it is told of its own, whoever was told before.
 
-    __slots__ = ("_claims", "_last", "_losses")
+    Attributes:
+        last: What was noted last; to note it again does nothing.
+    """
+
+    __slots__ = ("_claims", "_losses", "last")
 
     def __init__(self) -> None:
         self._claims: set[Partition] = set()
-        self._last: Partition | None = None
+        self.last: Partition | None = None
         self._losses = Losses()
 
     def note(self, partition: "Partition") -> None:
         """Something of this claim was settled."""
-        if partition is self._last:
+        if partition is self.last:
             return
-        self._last = partition
+        self.last = partition
         self._claims.add(partition)
         if len(self._claims) > _MANY:
             # Who never commits must not keep every claim there ever was.
@@ -80,5 +84,5 @@ class Caller:
         """Return what was lost of it, and begin anew."""
         losses = self._losses
         losses.join(claim for claim in self._claims if claim.cut_off)
-        self._losses, self._claims, self._last = Losses(), set(), None
+        self._losses, self._claims, self.last = Losses(), set(), None
         return losses

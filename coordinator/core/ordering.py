@@ -5,7 +5,6 @@ shared constant until it needs to hold something.
 """
 
 from bisect import bisect_left, insort
-from collections import deque
 from collections.abc import Container, Iterable, Iterator
 from typing import Final
 
@@ -25,7 +24,8 @@ class _Lane:
     def __init__(self, *, running: bool) -> None:
         self.running = running
         self.held: list[int] = []
-        self.waiting: deque[Row] = deque()
+        # A list: most have one or two, and to make a deque costs more than to move those.
+        self.waiting: list[Row] = []
 
     def hold(self, offset: int) -> None:
         place = bisect_left(self.held, offset)
@@ -47,9 +47,7 @@ class _Lane:
         if not self.waiting or self.waiting[-1][1] < row[1]:
             self.waiting.append(row)
         else:
-            rows = list(self.waiting)
-            insort(rows, row, key=_offset)
-            self.waiting = deque(rows)
+            insort(self.waiting, row, key=_offset)
 
 
 class Lanes:
@@ -103,7 +101,7 @@ class Lanes:
                 lanes.pop(key, None)
             elif lane.waiting and not lane.held:
                 # It goes on running, with the next.
-                following.append(lane.waiting.popleft())
+                following.append(lane.waiting.pop(0))
                 self.waiting_count -= 1
             else:
                 row = self.leave(key)
@@ -169,7 +167,7 @@ class Lanes:
             rows = [row for row in lane.waiting if row[1] > head and row[1] not in parked]
             if not rows:
                 continue
-            lane.waiting = deque(row for row in lane.waiting if row[1] < head or row[1] in parked)
+            lane.waiting = [row for row in lane.waiting if row[1] < head or row[1] in parked]
             for row in rows:
                 lane.hold(row[1])
             self.waiting_count -= len(rows)
@@ -209,7 +207,7 @@ class Lanes:
         if lane.waiting and not (lane.held and lane.held[0] < lane.waiting[0][1]):
             lane.running = True
             self.waiting_count -= 1
-            return lane.waiting.popleft()
+            return lane.waiting.pop(0)
         if not lane.waiting and not lane.held:
             del self._lanes[key]
         return None

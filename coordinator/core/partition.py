@@ -209,8 +209,8 @@ class Partition:
 
     @property
     def runs_low(self) -> bool:
-        """At least half of what the window may hold was handed over."""
-        return 2 * len(self.ready) <= self.window.size
+        """At least a quarter of what the window may hold was handed over: the rest may be gone within a round trip."""
+        return 4 * len(self.ready) <= 3 * self.window.size
 
     def at_bound(self, max_holes: int, max_parked: int) -> bool:
         """Holes, gaps or parked messages are at their bound: nothing more is read.

@@ -7,9 +7,8 @@ the session, so it works behind a pooler. The windows are committed before FETCH
 pipeline one after the other, and COMMIT returns when it is on disk.
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import psycopg
@@ -202,11 +201,12 @@ async def _asend(connection: psycopg.AsyncConnection[Any], schema: str, steps: S
 
 @contextmanager
 def at_once(pipeline: psycopg.Pipeline | psycopg.AsyncPipeline) -> Iterator[None]:
-    """Send what is executed in the block with one write, COMMIT included.
+    """Send what is executed in the block with one write, COMMIT included, at the end of the block.
 
     psycopg writes statement by statement, and lets others have the interpreter, or the event loop, in between. A process that is
     stopped there, or whose loop is blocked by a handler, leaves a transaction open that holds the rows of its claims; and no
     limit of the server's ends it, since between the statements of a pipeline a session is neither idle nor in a statement.
+    And the server begins now: psycopg waits before it sends, and a thread that computes would get the interpreter there.
     """
     # Of psycopg's own; tests/faults/test_pipeline.py sees whether this still does what it is for.
     pipeline._communicate_gen = _nothing  # type: ignore[method-assign] # noqa: SLF001
@@ -216,17 +216,15 @@ def at_once(pipeline: psycopg.Pipeline | psycopg.AsyncPipeline) -> Iterator[None
         del pipeline._communicate_gen  # noqa: SLF001
         sends = tuple(pipeline.command_queue)
         pipeline.command_queue.clear()
-        pipeline.command_queue.append(partial(_send_all, sends))
+        for send in sends:
+            send()
+        # What does not fit into the socket now is sent by psycopg, which waits for that.
+        pipeline.pgconn.flush()
 
 
 def _nothing() -> Generator[Any, Any, None]:
     return
     yield
-
-
-def _send_all(sends: Sequence[Callable[[], None]]) -> None:
-    for send in sends:
-        send()
 
 
 def after(error: psycopg.Error, connection: psycopg.Connection[Any]) -> CoordinatorError | None:
