@@ -576,16 +576,19 @@ class Stream:
         wait_until(lambda: len(self.acked) > 2 * handlers)
 
     def _handle(self, number):
-        session = self.group.db.session()
+        # Two sessions in turns, the next one's ack before the last one's commit: also on a busy machine one is always open.
+        session, last = self.group.db.session(), self.group.db.session().begin()
         state = "select s.claims -> 0 -> 5 from coordinator.group_state(array[%s]) s"
         session.run("select pg_sleep(%s)", number / 40)
         while not self.stopped.is_set() and not session.one(state, self.group.id):
             session.begin()
             offset = next(self.offsets)
             session.run(*self.member.ack_call(offset))
+            last.commit()
             session.run("select pg_sleep(0.1)")
-            session.commit()
             self.acked.append(offset)
+            session, last = last, session
+        last.commit()
 
     def stop(self):
         self.stopped.set()
