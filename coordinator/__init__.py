@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from coordinator.app import AsyncCoordinator, Coordinator
+    from coordinator.app import Coordinator
+    from coordinator.async_app import AsyncCoordinator
     from coordinator.consumer.aio import AsyncConsumer
     from coordinator.consumer.blocking import Consumer
     from coordinator.errors import CoordinatorError, Reject, Retry
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 # Imported when first used: the command line's --version and --help must not wait for psycopg.
 _PLACES = {
     "AsyncConsumer": "coordinator.consumer.aio",
-    "AsyncCoordinator": "coordinator.app",
+    "AsyncCoordinator": "coordinator.async_app",
     "Codec": "coordinator.producer.encode",
     "Consumer": "coordinator.consumer.blocking",
     "Coordinator": "coordinator.app",

@@ -1,42 +1,36 @@
-"""Coordinator and AsyncCoordinator: the face that users meet. Wires, decides nothing."""
+"""Coordinator: the face that users meet. Wires, decides nothing."""
 
-import asyncio
 import os
-import signal
-import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import (
-    AbstractContextManager,
-    ExitStack,
-    asynccontextmanager,
-    closing,
-    contextmanager,
-    nullcontext,
-    suppress,
-)
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from datetime import datetime
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 from uuid import UUID
 
-from coordinator import configuration
-from coordinator.consumer.aio import AsyncConsumer, AsyncWorkers
-from coordinator.consumer.aio_runtime import AsyncRuntime
 from coordinator.consumer.blocking import Consumer, Workers
-from coordinator.consumer.handlers import Decode, Handler, Registration, is_async
+from coordinator.consumer.handlers import Handler
 from coordinator.consumer.handlers import register as enter
-from coordinator.consumer.options import Options, Start
+from coordinator.consumer.options import Start
 from coordinator.consumer.runtime import Runtime
 from coordinator.consumer.status import Status
-from coordinator.db.blockers import ablockers, blockers
-from coordinator.db.connect import AsyncPool, Pool, aconnect, connect
-from coordinator.db.drive import afollow, follow
-from coordinator.db.dsn import conninfo
-from coordinator.db.uninterrupted import uninterrupted
-from coordinator.dead_letters import AsyncDeadLetters, DeadLetters
-from coordinator.errors import ClosedError, ConfigError
+from coordinator.db.blockers import blockers
+from coordinator.db.connect import Pool, connect
+from coordinator.db.drive import follow
+from coordinator.dead_letters import DeadLetters
+from coordinator.errors import ConfigError
+from coordinator.face import (
+    DEFAULT_MAX_MESSAGE_BYTES,
+    LOOK_S,
+    NOTHING_SUBSCRIBED,
+    Face,
+    Peeked,
+    checked_member,
+    consumer_options,
+    subscribe_options,
+)
 from coordinator.maintenance import loop as maintenance
 from coordinator.maintenance.loop import Done
 from coordinator.model import (
@@ -59,17 +53,16 @@ from coordinator.observe import events
 from coordinator.observe.health import Finding, Limits, examine
 from coordinator.observe.logs import logger
 from coordinator.observe.meter import Reading
-from coordinator.operations import AsyncOperations, Operations
-from coordinator.producer.aio import AsyncProducer
+from coordinator.operations import Operations
 from coordinator.producer.blocking import Producer
-from coordinator.producer.encode import JSON, Codec, OnDuplicate
+from coordinator.producer.encode import OnDuplicate
 from coordinator.protocol import admin, groups, messages, observe, topics
-from coordinator.protocol.check import flag, int4, int8, nearest, no_group
+from coordinator.protocol.check import flag, int4, int8, no_group
 from coordinator.protocol.observe import GroupGauge
-from coordinator.protocol.placeholder import DEFAULT_SCHEMA
 from coordinator.protocol.statement import Flow, Statement
 from coordinator.protocol.topics import DEFAULT_RETENTION
-from coordinator.settings import EMBEDDED, Settings, checked_id, checked_name, find_static_id
+from coordinator.settings import checked_id
+from coordinator.signals import collected_signals
 
 if TYPE_CHECKING:
     from coordinator.serving.http import Route
@@ -78,160 +71,9 @@ log = logger()
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Handler)
-P = TypeVar("P")
-
-# How often `run` looks whether it should end.
-_LOOK_S = 0.1
-
-_DEFAULT_MAX_MESSAGE_BYTES = 1024 * 1024
-
-_MAX_PORT = 65535
-
-_NOTHING_SUBSCRIBED = "nothing is subscribed: decorate a function with @app.subscribe(topic, group=...)"
-
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-class _Base:
-    """What both faces have: where the database is, and how to behave."""
-
-    def __init__(
-        self,
-        dsn: str | None = None,
-        *,
-        schema: str | None = None,
-        client_id: str | None = None,
-        static_id: str | None = None,
-        settings: Settings | None = None,
-        codec: Codec = JSON,
-    ) -> None:
-        """Say which database is meant; nothing is connected before it is needed.
-
-        Args:
-            dsn: A URL or conninfo string, also SQLAlchemy's postgresql+psycopg://, or "embedded:" or "embedded:/folder" for
-                a server of our own. Otherwise COORDINATOR_DSN, DATABASE_URL, coordinator.toml, or libpq's variables are used.
-            schema: Where the schema is installed; COORDINATOR_SCHEMA, coordinator.toml, else "coordinator".
-            client_id: Shown to operators; COORDINATOR_CLIENT_ID, coordinator.toml, the host's name by default.
-            static_id: A name of the process that `run` is, the same at every start, and nobody else's; COORDINATOR_STATIC_ID,
-                else none. With it a restart moves nothing: the new process replaces the old one at once, gets its partitions, and
-                nobody else does for static_grace_s after it has left.
-            settings: Times and bounds. None: of each what a variable (COORDINATOR_LEASE_S) or coordinator.toml says, else its
-                default.
-            codec: How values become payloads; JSON by default.
-
-        Raises:
-            ConfigError: No database is named, or a value is wrong.
-        """
-        configured = configuration.load(dsn=dsn, schema=schema)
-        self.schema = configured.schema()
-        self.settings = settings if settings is not None else configured.settings()
-        named = configured.values.get("client_id")
-        found_id = named.value if named is not None else socket.gethostname()
-        self.client_id = checked_name("client_id", found_id if client_id is None else client_id)
-        self.static_id = find_static_id(static_id)
-        self.codec = codec
-        self._registrations: list[Registration] = []
-        self._stop = threading.Event()
-        self._making = threading.Lock()
-        self._embedded: Any = None
-        self._closed = False
-        self._pid = os.getpid()
-        found = configured.dsn()
-        if found.startswith(EMBEDDED):
-            self._named = found
-            self._dsn: str | None = None
-        else:
-            self._dsn = self._named = conninfo(found)
-
-    @property
-    def dsn(self) -> str:
-        """Where to connect; the embedded server is started when this is first asked for.
-
-        Raises:
-            ClosedError: `close` was called. Whoever publishes, asks or starts anything needs this, and is told so.
-        """
-        self._check_open()
-        if self._dsn is None:
-            from coordinator.db.schema import install  # noqa: PLC0415 - only the embedded server installs by itself
-            from coordinator.embedded import data_dir_of, shared_server  # noqa: PLC0415 - POSIX only
-
-            self._embedded = shared_server(data_dir_of(self._named))
-            self._dsn = str(self._embedded.dsn)
-            # Another schema is made by who says so: a mistake in its name must not make one.
-            if self.schema == DEFAULT_SCHEMA:
-                install(self._dsn)
-        return self._dsn
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError(f"this {type(self).__name__} was closed; make another one, or close it later")
-
-    def _pool_of(self, kind: Callable[..., P]) -> P:
-        settings = self.settings
-        return kind(
-            self.dsn,
-            self.schema,
-            settings.pool_size,
-            settings.pool_timeout_s,
-            settings.connect_timeout_s,
-            f"coordinator pool {self.client_id}"[:63],
-            prepare=settings.prepare,
-            pooled=None if settings.pooler == "auto" else settings.pooled,
-        )
-
-    def _maintained(self) -> tuple[str, str, float, str]:
-        """Where maintenance works, and under what name."""
-        return self.dsn, self.schema, self.settings.connect_timeout_s, f"coordinator maintain {self.client_id}"[:63]
-
-    def _served(
-        self,
-        host: str,
-        port: int | None,
-        findings: Callable[[], list[Finding]],
-        pages: "Mapping[str, Route] | None" = None,
-    ) -> AbstractContextManager[object]:
-        """Metrics and health over HTTP while the body runs; nothing where no port is named."""
-        if port is None:
-            return nullcontext()
-        from coordinator.serving.endpoint import Where, opened  # noqa: PLC0415 - only for who asks for it
-
-        if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= _MAX_PORT:  # type: ignore[redundant-expr]
-            raise ConfigError(f"port: wanted a whole number from 0 to {_MAX_PORT}, found {port!r}")
-        checked_name("host", host)
-        settings = self.settings
-        where = Where(
-            host,
-            port,
-            self.dsn,
-            self.schema,
-            settings.connect_timeout_s,
-            self.client_id,
-            prepare=settings.prepares is True,
-        )
-        return opened(where, findings, pages)
-
-    def _tell_subscriptions(self) -> None:
-        for registration in self._registrations:
-            options = registration.options
-            log.info(
-                events.GROUP_SUBSCRIBED,
-                extra={
-                    "group": options.group,
-                    "topics": ",".join(options.topics),
-                    "handler": getattr(registration.handler, "__qualname__", type(registration.handler).__name__),
-                    "ordering": options.ordering,
-                    "concurrency": options.concurrency,
-                },
-            )
-
-    def _stop_embedded(self) -> None:
-        if self._embedded is not None:
-            self._embedded.close()
-            self._embedded = None
-            self._dsn = None
-
-
-class Coordinator(_Base, Operations):
+class Coordinator(Face, Operations):
     """Publish and consume from threads. May be shared by threads; not across a fork."""
 
     _pool_made: Pool | None = None
@@ -246,7 +88,7 @@ class Coordinator(_Base, Operations):
         name: str,
         partitions: int = 1,
         *,
-        max_message_bytes: int = _DEFAULT_MAX_MESSAGE_BYTES,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         wake: bool = True,
         dedup_window_s: float | None = None,
         max_backlog: int | None = None,
@@ -405,7 +247,7 @@ class Coordinator(_Base, Operations):
         partitions = range(self.topic(topic).partitions) if partition is None else [partition]
         found: list[Message] = []
         for number in partitions:
-            source = Source("", topic, number, 0, _Peeked(self.codec.decode))
+            source = Source("", topic, number, 0, Peeked(self.codec.decode))
             rows = self._execute(messages.peek(topic, number, from_offset, limit))
             found.extend(Message.peeked(row, source) for row in rows)
         return found
@@ -434,7 +276,7 @@ class Coordinator(_Base, Operations):
         Raises:
             ConfigError: A wrong argument.
         """
-        chosen = _consumer_options(topics, group, start, auto_ack, options)
+        chosen = consumer_options(topics, group, start, auto_ack, options)
         runtime = Runtime(self.dsn, self.schema, self.settings, self.client_id, checked_id(static_id))
         made = Consumer(runtime, chosen, self.codec.decode, auto_ack=auto_ack)
         self._consumers = [*(consumer for consumer in self._consumers if not consumer.closed), made]
@@ -454,7 +296,7 @@ class Coordinator(_Base, Operations):
         Raises:
             ConfigError: A wrong argument.
         """
-        chosen = _options(topics, group, start, options)
+        chosen = subscribe_options(topics, group, start, options)
 
         def register(handler: H) -> H:
             enter(self._registrations, handler, chosen, coroutines=False)
@@ -475,7 +317,7 @@ class Coordinator(_Base, Operations):
             CoordinatorError: What kept it from starting, or ended a background loop.
         """
         if not self._registrations:
-            raise ConfigError(_NOTHING_SUBSCRIBED)
+            raise ConfigError(NOTHING_SUBSCRIBED)
         self._stop.clear()
         runtime = self._running = Runtime(self.dsn, self.schema, self.settings, self.client_id, self.static_id)
         workers = Workers(runtime, self._registrations, self.codec.decode)
@@ -483,11 +325,11 @@ class Coordinator(_Base, Operations):
         self._tell_subscriptions()
         with (
             self._served(settings.metrics_host, settings.metrics_port, runtime.findings),
-            _signals() if install_signal_handlers else _nothing() as signals,
+            collected_signals(wanted=install_signal_handlers) as signals,
         ):
             workers.start()
             while not (self._stop.is_set() or signals or runtime.failure or runtime.deleted):
-                time.sleep(_LOOK_S)
+                time.sleep(LOOK_S)
             clean = workers.stop(at_once=lambda: len(signals) > 1)
         if workers.left_count:
             log.warning(events.HANDLERS_LEFT, extra={"count": workers.left_count})
@@ -513,7 +355,7 @@ class Coordinator(_Base, Operations):
         if once:
             return maintenance.once(*where)
         self._stop.clear()
-        with _signals() if install_signal_handlers else _nothing() as signals:
+        with collected_signals(wanted=install_signal_handlers) as signals:
             maintenance.run(*where, stopped=lambda: self._stop.is_set() or bool(signals))
         return Done()
 
@@ -620,7 +462,7 @@ class Coordinator(_Base, Operations):
         Raises:
             NotFoundError: No such member, or it is dead.
         """
-        self._execute(groups.evict(_member_id(member_id)))
+        self._execute(groups.evict(checked_member(member_id)))
 
     def drain(self, member_id: UUID | str, *, on: bool = True) -> None:
         """Take the work away from a process: it finishes what it runs, releases, and gets nothing until `on=False`.
@@ -628,7 +470,7 @@ class Coordinator(_Base, Operations):
         Raises:
             NotFoundError: No such member, or it is dead.
         """
-        self._execute(groups.drain(_member_id(member_id), on=flag("on", on)))
+        self._execute(groups.drain(checked_member(member_id), on=flag("on", on)))
 
     def dead_letters(self, group: str) -> DeadLetters:
         """What a group gave up on: list, get, stats, replay, purge, export. Asks the database nothing by itself."""
@@ -689,476 +531,3 @@ class Coordinator(_Base, Operations):
     def _drive(self, flow: Flow[T]) -> T:
         with self._pool.connection() as connection:
             return follow(flow, lambda statement: self._pool.run(statement, connection))
-
-
-class AsyncCoordinator(_Base, AsyncOperations):
-    """Publish and consume from asyncio: `Coordinator` with the same names. For one event loop."""
-
-    _pool_made: AsyncPool | None = None
-    _consumers: Sequence[AsyncConsumer] = ()
-    _producer_made: AsyncProducer | None = None
-    _running: AsyncRuntime | None = None
-
-    # ---- topics
-
-    async def create_topic(
-        self,
-        name: str,
-        partitions: int = 1,
-        *,
-        max_message_bytes: int = _DEFAULT_MAX_MESSAGE_BYTES,
-        wake: bool = True,
-        dedup_window_s: float | None = None,
-        max_backlog: int | None = None,
-        retention_s: float | None = DEFAULT_RETENTION.retention_s,
-        retention_bytes: int | None = DEFAULT_RETENTION.retention_bytes,
-        unconsumed: str = DEFAULT_RETENTION.unconsumed,
-        segment_max_age_s: float | None = DEFAULT_RETENTION.segment_max_age_s,
-        segment_max_bytes: int | None = DEFAULT_RETENTION.segment_max_bytes,
-    ) -> bool:
-        """`Coordinator.create_topic`."""
-        return await self._execute(
-            topics.create_topic(
-                name,
-                partitions,
-                max_message_bytes,
-                wake=wake,
-                dedup_window_s=dedup_window_s,
-                max_backlog=max_backlog,
-                retention=Retention(retention_s, retention_bytes, unconsumed, segment_max_age_s, segment_max_bytes),
-            )
-        )
-
-    async def topics(self) -> list[TopicInfo]:
-        """`Coordinator.topics`."""
-        return await self._execute(topics.describe_topics())
-
-    async def topic(self, name: str) -> TopicInfo:
-        """`Coordinator.topic`."""
-        return (await self._execute(topics.describe_topics([name])))[0]
-
-    async def rotate(self, topic: str) -> int:
-        """`Coordinator.rotate`."""
-        segment = await self._execute(topics.add_segment(topic))
-        await self._execute(topics.open_segment(topic, segment))
-        return segment
-
-    # ---- publishing
-
-    @overload
-    async def publish(
-        self,
-        topic: str,
-        value: object,
-        *,
-        key: str | None = None,
-        headers: Mapping[str, Any] | None = None,
-        correlation_id: str | None = None,
-        traceparent: str | None = None,
-        partition: int | None = None,
-        wake: bool = True,
-        connection: object = None,
-    ) -> Published: ...
-    @overload
-    async def publish(
-        self,
-        topic: str,
-        value: object,
-        *,
-        key: str | None = None,
-        headers: Mapping[str, Any] | None = None,
-        message_id: UUID | str | None = None,
-        correlation_id: str | None = None,
-        traceparent: str | None = None,
-        partition: int | None = None,
-        dedup_key: str | None = None,
-        on_duplicate: OnDuplicate = "return",
-        delay_s: float | None = None,
-        deliver_at: datetime | None = None,
-        wake: bool = True,
-        connection: object = None,
-    ) -> Published | Scheduled: ...
-    async def publish(
-        self,
-        topic: str,
-        value: object,
-        *,
-        key: str | None = None,
-        headers: Mapping[str, Any] | None = None,
-        message_id: UUID | str | None = None,
-        correlation_id: str | None = None,
-        traceparent: str | None = None,
-        partition: int | None = None,
-        dedup_key: str | None = None,
-        on_duplicate: OnDuplicate = "return",
-        delay_s: float | None = None,
-        deliver_at: datetime | None = None,
-        wake: bool = True,
-        connection: object = None,
-    ) -> Published | Scheduled:
-        """`Coordinator.publish`; connection is a psycopg AsyncConnection."""
-        message = Outgoing(
-            value, key, headers, message_id, correlation_id, traceparent, partition, dedup_key, delay_s, deliver_at
-        )
-        batch = await self._producer.publish_many(
-            topic, [message], wake=wake, on_duplicate=on_duplicate, connection=connection
-        )
-        return batch[0]
-
-    async def publish_many(
-        self,
-        topic: str,
-        messages: Iterable[Outgoing | object],
-        *,
-        on_duplicate: OnDuplicate = "return",
-        wake: bool = True,
-        connection: object = None,
-    ) -> Sequence[Published | Scheduled]:
-        """`Coordinator.publish_many`."""
-        return await self._producer.publish_many(
-            topic, messages, wake=wake, on_duplicate=on_duplicate, connection=connection
-        )
-
-    # ---- reading
-
-    async def peek(
-        self, topic: str, *, partition: int | None = None, from_offset: int = 0, limit: int = 10
-    ) -> list[Message]:
-        """`Coordinator.peek`."""
-        int4("limit", limit, 1)
-        int8("from_offset", from_offset, 0)
-        partitions = range((await self.topic(topic)).partitions) if partition is None else [partition]
-        found: list[Message] = []
-        for number in partitions:
-            source = Source("", topic, number, 0, _Peeked(self.codec.decode))
-            rows = await self._execute(messages.peek(topic, number, from_offset, limit))
-            found.extend(Message.peeked(row, source) for row in rows)
-        return found
-
-    async def message_states(self, topic: str, partition: int, offset: int) -> list[MessageState]:
-        """What one message is to each group that reads the topic; moves nothing. Raises: NotFoundError."""
-        return await self._execute(messages.message_states(topic, partition, offset))
-
-    def consumer(
-        self,
-        *topics: str,
-        group: str,
-        start: Start = "earliest",
-        auto_ack: bool = False,
-        static_id: str | None = None,
-        **options: Any,
-    ) -> AsyncConsumer:
-        """`Coordinator.consumer`: it joins with `async with`, or when it is first used."""
-        chosen = _consumer_options(topics, group, start, auto_ack, options)
-        runtime = AsyncRuntime(self.dsn, self.schema, self.settings, self.client_id, checked_id(static_id))
-        made = AsyncConsumer(runtime, chosen, self.codec.decode, auto_ack=auto_ack)
-        self._consumers = [*(consumer for consumer in self._consumers if not consumer.closed), made]
-        return made
-
-    def subscribe(self, *topics: str, group: str, start: Start = "earliest", **options: Any) -> Callable[[H], H]:
-        """`Coordinator.subscribe`. The handler is a coroutine function; another function is run in a thread of its own.
-
-        With transactional it gets an AsyncConnection, and must be a coroutine function. When `run` ends before a handler
-        does, the handler is cancelled; that is no failure of it.
-        """
-        chosen = _options(topics, group, start, options)
-
-        def register(handler: H) -> H:
-            if chosen.transactional and not is_async(handler):
-                raise ConfigError(
-                    f"transactional: wanted a coroutine function, which awaits its connection, found {handler!r}"
-                )
-            enter(self._registrations, handler, chosen, coroutines=True)
-            return handler
-
-        return register
-
-    async def run(self, *, install_signal_handlers: bool = True) -> int:
-        """`Coordinator.run`: until SIGTERM, SIGINT or `stop`; a second signal ends it sooner. Cancelled, it ends at once."""
-        if not self._registrations:
-            raise ConfigError(_NOTHING_SUBSCRIBED)
-        self._stop.clear()
-        runtime = self._running = AsyncRuntime(self.dsn, self.schema, self.settings, self.client_id, self.static_id)
-        workers = AsyncWorkers(runtime, self._registrations, self.codec.decode)
-        settings = self.settings
-        self._tell_subscriptions()
-        async with self._aserved(settings.metrics_host, settings.metrics_port, runtime.findings):
-            with _loop_signals() if install_signal_handlers else _nothing() as signals:
-                await workers.start()
-                try:
-                    while not (self._stop.is_set() or signals or runtime.failure or runtime.deleted):  # noqa: ASYNC110 - set by any thread
-                        await asyncio.sleep(_LOOK_S)
-                    clean = await workers.stop(at_once=lambda: len(signals) > 1)
-                except asyncio.CancelledError:
-                    await uninterrupted(workers.stop(at_once=lambda: True))
-                    raise
-        if workers.left_count:
-            log.warning(events.HANDLERS_LEFT, extra={"count": workers.left_count})
-        runtime.check()
-        return 0 if clean else 1
-
-    async def maintain(self, *, once: bool = False, install_signal_handlers: bool = True) -> Done:
-        """`Coordinator.maintain`, in a thread: nearly all of it is waiting for the server. Cancelled, it ends soon."""
-        where = self._maintained()
-        if once:
-            return await asyncio.to_thread(maintenance.once, *where)
-        self._stop.clear()
-        left = threading.Event()
-        with _loop_signals() if install_signal_handlers else _nothing() as signals:
-            try:
-                await asyncio.to_thread(
-                    maintenance.run,
-                    *where,
-                    stopped=lambda: self._stop.is_set() or bool(signals) or left.is_set(),
-                )
-            finally:
-                left.set()
-        return Done()
-
-    async def serve(
-        self,
-        host: str = "127.0.0.1",
-        port: int = 9187,
-        *,
-        pages: "Mapping[str, Route] | None" = None,
-        install_signal_handlers: bool = True,
-    ) -> None:
-        """`Coordinator.serve`; pages are plain functions, called in threads of the server. Cancelled, it ends soon."""
-        async with self._aserved(host, port, list, pages):
-            await self.maintain(install_signal_handlers=install_signal_handlers)
-
-    async def group_gauges(self) -> list[GroupGauge]:
-        """`Coordinator.group_gauges`."""
-        return await self._execute(observe.group_gauges())
-
-    async def execute(self, statement: Statement[T]) -> T:
-        """`Coordinator.execute`."""
-        return await self._execute(statement)
-
-    async def gauges(self) -> Reading:
-        """`Coordinator.gauges`."""
-        from coordinator.serving.gauges import read_gauges  # noqa: PLC0415 - only for who asks for it
-
-        return await self._drive(read_gauges())
-
-    async def health(self, limits: Limits | None = None, group: str | None = None) -> list[Finding]:
-        """`Coordinator.health`."""
-        return await self._drive(examine(limits or Limits(), group))
-
-    def status(self) -> Status | None:
-        """What `run` is doing right now: handlers and for how long, what waits and why; None where it does not run."""
-        return None if self._running is None else self._running.status()
-
-    def stop(self) -> None:
-        """Make `run`, `serve` or `maintain` return; from any thread, task or handler."""
-        self._stop.set()
-
-    # ---- groups
-
-    async def groups(self) -> list[GroupInfo]:
-        """`Coordinator.groups`."""
-        return await self._execute(admin.list_groups())
-
-    async def group_offsets(self, group: str) -> list[GroupOffset]:
-        """`Coordinator.group_offsets`."""
-        found = await self._execute(admin.group_offsets(group))
-        if not found and group not in (known := [info.name for info in await self.groups()]):
-            raise no_group(group, known)
-        return found
-
-    async def group_members(self, group: str | None = None) -> list[GroupMember]:
-        """`Coordinator.group_members`."""
-        return await self._execute(admin.group_members(group))
-
-    async def members(self, *, dead: bool = False) -> list[CoordinatorInfo]:
-        """`Coordinator.members`."""
-        return await self._execute(admin.list_coordinators(dead=dead))
-
-    async def hand_overs(self, group: str | None = None) -> list[HandOver]:
-        """`Coordinator.hand_overs`."""
-        return await self._execute(admin.hand_overs(group))
-
-    async def blocked_claims(self) -> list[BlockedClaim]:
-        """`Coordinator.blocked_claims`."""
-        found: list[BlockedClaim] = []
-        for stuck in await self._execute(groups.stuck_claims(None)):
-            probe = await aconnect(self.dsn, self.settings.connect_timeout_s, "coordinator probe")
-            try:
-                async with self._pool.connection() as asking:
-                    holders, _ = await ablockers(asking, probe, self.schema, stuck.key)
-            finally:
-                await probe.close()
-            found.append(BlockedClaim(stuck.group, stuck.topic, stuck.key.partition, stuck.owner, tuple(holders)))
-        return found
-
-    async def evict(self, member_id: UUID | str) -> None:
-        """`Coordinator.evict`."""
-        await self._execute(groups.evict(_member_id(member_id)))
-
-    async def drain(self, member_id: UUID | str, *, on: bool = True) -> None:
-        """`Coordinator.drain`."""
-        await self._execute(groups.drain(_member_id(member_id), on=flag("on", on)))
-
-    # ---- life
-
-    def dead_letters(self, group: str) -> AsyncDeadLetters:
-        """`Coordinator.dead_letters`."""
-        return AsyncDeadLetters(self._drive, group, self.settings.max_parked)
-
-    async def close(self) -> None:
-        """`Coordinator.close`."""
-        self._closed = True
-        consumers = self._consumers if os.getpid() == self._pid else []
-        try:
-            await asyncio.gather(*(consumer.close() for consumer in consumers), return_exceptions=True)
-        finally:
-            if self._pool_made is not None:
-                await self._pool_made.close()
-            self._stop_embedded()
-
-    async def __aenter__(self) -> Self:
-        self._check_open()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    @property
-    def _pool(self) -> AsyncPool:
-        self._check_open()
-        if self._pool_made is None:
-            self._pool_made = self._pool_of(AsyncPool)
-        return self._pool_made
-
-    @property
-    def _producer(self) -> AsyncProducer:
-        self._check_open()
-        if self._producer_made is None:
-            self._producer_made = AsyncProducer(self._pool, self.schema, self.codec)
-        return self._producer_made
-
-    @asynccontextmanager
-    async def _aserved(
-        self,
-        host: str,
-        port: int | None,
-        findings: Callable[[], list[Finding]],
-        pages: "Mapping[str, Route] | None" = None,
-    ) -> AsyncIterator[None]:
-        """`_served`, whose end waits for threads: not in the loop."""
-        serving = self._served(host, port, findings, pages)
-        serving.__enter__()
-        try:
-            yield
-        finally:
-            await uninterrupted(asyncio.to_thread(serving.__exit__, None, None, None))
-
-    async def _execute(self, statement: Statement[T]) -> T:
-        async with self._pool.connection() as connection:
-            return await self._pool.run(statement, connection)
-
-    async def _drive(self, flow: Flow[T]) -> T:
-        async with self._pool.connection() as connection:
-            return await afollow(flow, lambda statement: self._pool.run(statement, connection))
-
-
-class _Peeked:
-    """Settles nothing: for messages that were read without a group."""
-
-    def __init__(self, decode: Decode) -> None:
-        self._decode = decode
-
-    def decode(self, message: Message) -> Any:
-        return message.payload if message.content_type == "application/octet-stream" else self._decode(message.payload)
-
-    def ack(self, message: Message, *, wait: bool) -> None:  # noqa: ARG002 - the shape of Settler
-        raise TypeError(f"{message!r} was read without a group: there is nothing to settle")
-
-    def nack(self, message: Message, delay_s: float | None) -> None:  # noqa: ARG002 - the shape of Settler
-        self.ack(message, wait=False)
-
-    def reject(self, message: Message, reason: str) -> None:  # noqa: ARG002 - the shape of Settler
-        self.ack(message, wait=False)
-
-    def transaction(self, message: Message, connection: Any) -> Any:  # noqa: ARG002 - the shape of Settler
-        self.ack(message, wait=False)
-
-    def extend(self, message: Message, seconds: float) -> bool:  # noqa: ARG002 - the shape of Settler
-        self.ack(message, wait=False)
-        return False
-
-
-def _member_id(value: UUID | str) -> UUID:
-    try:
-        return UUID(str(value))
-    except ValueError as error:
-        raise ConfigError(f"member_id: wanted a UUID, as `members` shows it, found {value!r}") from error
-
-
-def _consumer_options(
-    topics: tuple[str, ...], group: str, start: Start, auto_ack: object, options: Mapping[str, Any]
-) -> Options:
-    if not isinstance(auto_ack, bool):
-        raise ConfigError(f"auto_ack: wanted True or False, found {auto_ack!r}")
-    for name in ("concurrency", "batch_size", "transactional", "max_processing_s"):
-        if name in options:
-            raise ConfigError(
-                f"{name} is for @subscribe; a consumer is one thread's or task's, and takes what it asks for"
-            )
-    return _options(topics, group, start, options)
-
-
-def _options(topics: tuple[str, ...], group: str, start: Start, options: Mapping[str, Any]) -> Options:
-    for name in options:
-        if name not in Options.__dataclass_fields__:
-            raise ConfigError(f"there is no option {name!r}; {nearest(name, Options.__dataclass_fields__)}")
-    return Options(topics, group, start, **options)
-
-
-@contextmanager
-def _nothing() -> Iterator[list[int]]:
-    yield []
-
-
-def _signals() -> AbstractContextManager[list[int]]:
-    """Collect SIGTERM and SIGINT while the body runs, instead of ending; they reach the main thread only.
-
-    The handler appends to a list and takes no lock: an Event could be held by the very code that it interrupts.
-    """
-    return _collected() if threading.current_thread() is threading.main_thread() else _nothing()
-
-
-@contextmanager
-def _collected() -> Iterator[list[int]]:
-    received: list[int] = []
-
-    def on_signal(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
-
-    before = {number: signal.signal(number, on_signal) for number in _SIGNALS}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _loop_signals() -> Iterator[list[int]]:
-    """`_signals` for asyncio: the loop collects them, which wakes it."""
-    received: list[int] = []
-    loop = asyncio.get_running_loop()
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-    # Refused outside of the main thread, where signals never arrive, and on Windows, where the loop has no handlers.
-    with suppress(NotImplementedError, RuntimeError, ValueError):
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, received.append, number)
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            # asyncio.run has one of its own for SIGINT; None: it was not installed from Python.
-            if loop.remove_signal_handler(number) and handler is not None:
-                signal.signal(number, handler)

@@ -19,7 +19,8 @@ from coordinator.errors import ConfigError
 from coordinator.settings import DSN_VARIABLES, SCHEMA_VARIABLE
 
 if TYPE_CHECKING:
-    from coordinator.app import AsyncCoordinator, Coordinator
+    from coordinator.app import Coordinator
+    from coordinator.async_app import AsyncCoordinator
     from coordinator.settings import Settings
 
 _WANTED = "wanted MODULE:APP, such as shop.workers:app, where APP is a Coordinator or AsyncCoordinator"
@@ -148,7 +149,8 @@ def _applications(module: Any) -> str:
 
 
 def _is_application(value: object) -> bool:
-    from coordinator.app import AsyncCoordinator, Coordinator  # noqa: PLC0415 - psycopg, which --help does without
+    from coordinator.app import Coordinator  # noqa: PLC0415 - psycopg, which --help does without
+    from coordinator.async_app import AsyncCoordinator  # noqa: PLC0415
 
     return isinstance(value, Coordinator | AsyncCoordinator)
 
