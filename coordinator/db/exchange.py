@@ -8,7 +8,7 @@ pipeline one after the other, and COMMIT returns when it is on disk.
 """
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 
 import psycopg
@@ -214,12 +214,13 @@ def at_once(pipeline: psycopg.Pipeline | psycopg.AsyncPipeline) -> Iterator[None
         yield
     finally:
         del pipeline._communicate_gen  # noqa: SLF001
-        sends = tuple(pipeline.command_queue)
-        pipeline.command_queue.clear()
-        for send in sends:
-            send()
-        # What does not fit into the socket now is sent by psycopg, which waits for that.
-        pipeline.pgconn.flush()
+        sends = pipeline.command_queue
+        # What fails, and what does not fit into the socket now, is left to psycopg, which waits, and tells errors as its own.
+        with suppress(psycopg.OperationalError):
+            while sends:
+                sends[0]()
+                sends.popleft()
+            pipeline.pgconn.flush()
 
 
 def _nothing() -> Generator[Any, Any, None]:

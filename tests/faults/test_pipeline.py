@@ -10,6 +10,7 @@ import pytest
 from psycopg.waiting import Ready, Wait
 
 from coordinator.db import exchange
+from coordinator.errors import UnavailableError
 from coordinator.protocol.statement import Statement
 
 pytestmark = pytest.mark.direct("the session is looked for by its pid")
@@ -48,6 +49,25 @@ def open_transactions(dsn, run):
 def test_pipeline__its_sender_is_slow_between_any_two_steps__leaves_no_transaction_open(dsn):
     statement = Statement("one", "select 1", (), lambda rows: rows[0][0])
     assert open_transactions(dsn, lambda connection: exchange.run_alone(connection, "coordinator", statement)) == 0
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_pipeline__its_session_was_ended_before__is_told_as_lost_and_logged_by_nobody(dsn, caplog, closed):
+    statement = Statement("one", "select 1", (), lambda rows: rows[0][0])
+    with psycopg.connect(dsn, autocommit=True) as observer, psycopg.connect(dsn, autocommit=True) as connection:
+        observer.execute("select pg_terminate_backend(%s, 5000)", (connection.info.backend_pid,))
+        if closed:
+            connection.close()
+        with pytest.raises(UnavailableError):
+            exchange.run_alone(connection, "coordinator", statement)
+    assert not caplog.records
+
+
+def test_pipeline__more_than_a_socket_holds__arrives_whole(dsn):
+    payload = b"x" * (16 * 1024 * 1024)
+    statement = Statement("many", "select octet_length(%b)", (payload,), lambda rows: rows[0][0])
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        assert exchange.run_alone(connection, "coordinator", statement) == len(payload)
 
 
 def test_pipeline__as_psycopg_sends_it__stands_open(dsn):
