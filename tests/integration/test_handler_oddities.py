@@ -100,7 +100,7 @@ def test_handler__forks_and_its_child_comes_back__the_child_consumes_nothing(dsn
 @pytest.mark.parametrize(
     "setting", ["datestyle = 'german, dmy'", "quote_all_identifiers = on", "intervalstyle = 'sql_standard'"]
 )
-def test_database__set_up_in_an_odd_way__everything_works(dsn, setting):
+def test_database__set_up_in_an_odd_way__everything_works(dsn, setting, pytestconfig):
     with psycopg.connect(dsn, autocommit=True) as connection:
         name = connection.info.dbname
         connection.execute(f'alter database "{name}" set {setting}')
@@ -116,7 +116,9 @@ def test_database__set_up_in_an_odd_way__everything_works(dsn, setting):
             began_s = time.monotonic()
             app.publish("t", 4)
             consumer.poll(1, 5)[0].ack()
-            assert time.monotonic() - began_s < 0.9, "no wake-up came"
+            # Behind a pooler there is no LISTEN, and the poll comes once a second.
+            if not pytestconfig.getoption("--pgbouncer"):
+                assert time.monotonic() - began_s < 0.9, "no wake-up came"
         assert lag(app) == 0
         assert app.group_members() == []
 
