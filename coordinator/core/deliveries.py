@@ -946,8 +946,12 @@ class Deliveries:
 
 
 def _quick_count(partition: Partition, room: int) -> int:
-    """How many of a partition one taker may have ahead: a small part of many, and only of those of which nothing is known."""
-    if partition.subscription.rate is not None or partition.crashes or partition.facts:
+    """How many of a partition one taker may have ahead: a small part of many, and only of those of which nothing is known.
+
+    One where the next may start only when the one before is settled: whether it is, nobody asks who starts what is ahead.
+    """
+    subscription = partition.subscription
+    if subscription.one_at_a_time or subscription.rate is not None or partition.crashes or partition.facts:
         return min(room, 1)
     return min(room, max((len(partition.ready) + len(partition.urgent)) // _SHARE, 1))
 

@@ -10,7 +10,7 @@ import pytest
 from support.ledger import Recorder, dead, failing, parked, wait_settled
 from support.shell import TOPIC, committed, wait_until
 
-from coordinator import Outgoing
+from coordinator import Coordinator, Outgoing
 
 
 def by_key(values, keys):
@@ -264,3 +264,35 @@ def check_flat(engine):
 
     wait_until(lambda: engine.heap.live == 0 and not any(left()), 30, "nothing left")
     assert len(engine.heap) <= 1024 + 2
+
+
+def test_partition__quick_handler_fails_now_and_then__nothing_overtakes(shell, dsn):
+    """A handler so quick that it is handed messages ahead, in another order."""
+    failing_ones = set(range(5, 400, 37))
+    book = Recorder(lambda message: failing(failing_ones)(message) if message.attempt == 1 else None)
+    shell.subscribe(book, ordering="partition", retry=[0.02])
+    shell.app.publish_many(TOPIC, [Outgoing(value, str(value), partition=0) for value in range(400)])
+    with shell:
+        wait_settled(dsn)
+    starts = [one.offset for one in sorted(book.seen, key=lambda one: one.started_s)]
+    assert starts == sorted([*range(400), *failing_ones])
+
+
+def test_partition__iterator_leaves_one_unsettled__hands_over_nothing_behind_it(shell, dsn):
+    shell.app.publish_many(TOPIC, [Outgoing(value, partition=0) for value in range(400)])
+    seen = []
+    with Coordinator(dsn) as app, app.consumer(TOPIC, group="apart", ordering="partition") as consumer:
+
+        def read():
+            for message in consumer:
+                seen.append(message.offset)
+                if message.offset < 100:
+                    message.ack()
+
+        thread = threading.Thread(target=read, daemon=True)
+        thread.start()
+        wait_until(lambda: len(seen) > 100)
+        time.sleep(0.5)
+        consumer.close()
+        thread.join(10)
+    assert seen == list(range(101))

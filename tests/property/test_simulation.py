@@ -100,11 +100,13 @@ def test_laws_hold__everything_fails_sometimes(ordering):
     assert sum(simulation.laws.redeliveries for simulation in done) > 0
 
 
-@pytest.mark.parametrize("ordering", ["key", "none"])
+@pytest.mark.parametrize("ordering", ORDERINGS)
 def test_laws_hold__workers_are_handed_some_ahead(monkeypatch, ordering):
     monkeypatch.setattr(deliveries, "_SHARE", 1)
     done = run(EVERYTHING, range(FIRST_SEED, FIRST_SEED + SCHEDULES // 4), ordering, ahead=4)
-    assert sum(simulation.started_ahead for simulation in done) > 500
+    started_ahead = sum(simulation.started_ahead for simulation in done)
+    # In the order of a partition nothing may be: its next one starts when the one before is settled.
+    assert started_ahead == 0 if ordering == "partition" else started_ahead > 500
 
 
 def rows_before_locks(monkeypatch):

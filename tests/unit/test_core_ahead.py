@@ -47,6 +47,21 @@ def test_taker__quick__is_handed_some_ahead_in_order(shell):
     assert len(shell.engine.partitions[KEY].in_flight) == len(ahead.messages)
 
 
+def test_taker__quick_in_the_order_of_a_partition__is_handed_nothing_ahead():
+    """Whether the message before is settled, or has failed, nobody asks who starts what is ahead."""
+    database = FakeDatabase({1: 1}, {1: [1]})
+    shell = Shell(database, ordering="partition")
+    shell.claim_all()
+    database.published(1, 0, count=PUBLISHED)
+    shell.until_waiting()
+    ahead = shell.engine.open_ahead()
+    for offset in range(50):
+        message = take_one(shell, ahead)
+        assert (message.offset, len(ahead.messages)) == (offset, 0)
+        assert take_one(shell, ahead) is None
+        shell.engine.ack(message, shell.now_s)
+
+
 def test_taker__slow__is_handed_one(shell):
     ahead = shell.engine.open_ahead()
     for offset in range(10):
