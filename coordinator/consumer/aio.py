@@ -44,6 +44,8 @@ T = TypeVar("T")
 # How long a cancelled handler may take to clean up.
 _CLEAN_UP_S = 5.0
 _LOOK_S = 0.05
+# Of the loop, until everybody who is cancelled together has noticed.
+_TURNS = 5
 
 
 class Done:
@@ -365,7 +367,7 @@ class AsyncWorkers:
             mine = registration.subscriptions(self._runtime.engine)
             for number in range(registration.options.concurrency):
                 name = f"coordinator-handler-{registration.options.group}-{number}"
-                work = self._runtime.guard(self._work(registration, mine))
+                work = self._runtime.guard(self._worker(registration, mine))
                 self._tasks.add(asyncio.create_task(work, name=name))
 
     async def stop(self, *, at_once: Callable[[], bool] = lambda: False) -> bool:
@@ -394,12 +396,43 @@ class AsyncWorkers:
         released = await self._runtime.stop(self._runtime.settings.commit_timeout_s)
         return released and not self.left_count
 
-    async def _work(self, registration: Registration, subscriptions: Sequence[Subscription]) -> None:
+    async def _worker(self, registration: Registration, subscriptions: Sequence[Subscription]) -> None:
+        """Work until the stop; a cancel that a handler has called on its own task, and that came late, ends nothing."""
         options = registration.options
-        blocks = not is_async(registration.handler)
-        times = self._runtime.counting.handler(options.group)
         # Those in transactions wait for the server anyway.
         ahead = None if options.transactional or options.batch_size > 1 else self._runtime.open_ahead()
+        try:
+            while True:
+                try:
+                    return await self._work(registration, subscriptions, ahead)
+                except asyncio.CancelledError:
+                    if await self._ends():
+                        raise
+        finally:
+            if ahead is not None:
+                self._runtime.close_ahead(ahead)
+
+    async def _ends(self) -> bool:
+        """Tell whether a cancel ends this worker. Else it was meant for a handler, by whom it may be, and is taken back."""
+        task = asyncio.current_task()
+        assert task is not None
+        if not self._stopping:
+            while task.cancelling():
+                task.uncancel()
+            # It may not have been delivered yet; and who ends the loop cancels all its tasks: `run` has its turn, and stops.
+            for _ in range(_TURNS):
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0)
+        return self._stopping
+
+    async def _work(
+        self, registration: Registration, subscriptions: Sequence[Subscription], ahead: "Ahead | None"
+    ) -> None:
+        options = registration.options
+        task = asyncio.current_task()
+        assert task is not None
+        blocks = not is_async(registration.handler)
+        times = self._runtime.counting.handler(options.group)
         while not self._stopping and self._runtime.failure is None:
             try:
                 if ahead is None:
@@ -424,10 +457,12 @@ class AsyncWorkers:
                 finally:
                     if began_s >= times.next_s:
                         times.note(batch[0].topic, began_s, time.monotonic())
-            except asyncio.CancelledError:
-                self._outcomes.interrupted(batch)
-                if _cancelled():
+            except asyncio.CancelledError as error:
+                if await self._ends():
+                    self._outcomes.interrupted(batch)
                     raise
+                # What it has waited for was cancelled, or it was itself, by a limit of its own: a failure like any other.
+                self._outcomes.failed(batch, error)
             except (FencedError, NotBegunError) as error:
                 self._outcomes.not_charged(batch, error)
             except UnavailableError as error:
@@ -440,6 +475,9 @@ class AsyncWorkers:
             else:
                 if not options.transactional:
                     self._outcomes.done(batch, returned, options)
+            if task.cancelling():
+                # It came when the handler was done: not for the next one.
+                await self._ends()
 
     async def _call(self, registration: Registration, batch: list[Message], *, blocks: bool) -> object:
         options = registration.options
@@ -488,9 +526,3 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
 def _unless_done(result: asyncio.Future[Any], tell: Callable[[Any], None], value: object) -> None:
     if not result.done():
         tell(value)
-
-
-def _cancelled() -> bool:
-    """Tell whether the current task is meant, and not something that its handler waited for."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -221,13 +221,13 @@ async def test_sync_handler__runs_in_a_thread_and_settles_from_there(dsn):
 
 
 @in_loop
-async def test_handler__cancelled_by_itself__is_interrupted_and_not_charged(dsn, caplog):
+async def test_handler__what_it_waits_for_is_cancelled__has_failed(dsn, caplog):
     async with coordinator(dsn) as app:
         await app.create_topic(TOPIC, 1)
         await publish(app, 1, partition=0)
         attempts = []
 
-        @app.subscribe(TOPIC, group=GROUP)
+        @app.subscribe(TOPIC, group=GROUP, retry=[0.05])
         async def book(message):
             attempts.append(message.attempt)
             if len(attempts) < 3:
@@ -237,9 +237,64 @@ async def test_handler__cancelled_by_itself__is_interrupted_and_not_charged(dsn,
 
         async with Running(app):
             await until_read(app)
-        assert attempts == [1, 1, 1]
-        assert [record.msg for record in caplog.records].count("handler.interrupted") == 2
-        assert "handler.failed" not in [record.msg for record in caplog.records]
+        assert attempts == [1, 2, 3]
+        assert [record.msg for record in caplog.records].count("handler.failed") == 2
+
+
+@pytest.mark.parametrize("when", ["waiting", "at its end"])
+@pytest.mark.parametrize("concurrency", [1, 2])
+@in_loop
+async def test_handler__cancels_its_own_task__ends_no_worker(dsn, when, concurrency):
+    """A limit of its own (`loop.call_later(2, task.cancel)`), which may come when it has just returned."""
+    async with coordinator(dsn) as app:
+        await app.create_topic(TOPIC, 1)
+        await publish(app, 30, partition=0)
+        seen = Counter()
+
+        @app.subscribe(TOPIC, group=GROUP, retry=[0.05], max_attempts=2, ordering="none", concurrency=concurrency)
+        async def book(message):
+            await asyncio.sleep(0)
+            seen[message.value, message.attempt] += 1
+            if message.value % 10 == 5:
+                asyncio.current_task().cancel()
+                if when == "waiting":
+                    await asyncio.sleep(30)
+
+        async with Running(app):
+            await until_read(app)
+        again = {value for value, attempt in seen if attempt == 2}
+        assert again == ({5, 15, 25} if when == "waiting" else set())
+        assert seen.keys() >= {(value, 1) for value in range(30)}
+        assert set(seen.values()) == {1}
+        dead = query(dsn, 'select d."offset" from coordinator.dead_letters d order by 1')
+        assert dead == ([(5,), (15,), (25,)] if when == "waiting" else [])
+
+
+@in_loop
+async def test_run__cancelled_together_with_its_handlers__gives_back_uncharged(dsn):
+    async with coordinator(dsn) as app:
+        await app.create_topic(TOPIC, 1)
+        await publish(app, 5, partition=0)
+        seen = []
+
+        @app.subscribe(TOPIC, group=GROUP, ordering="none", concurrency=2)
+        async def book(message):
+            seen.append(message.value)
+            await asyncio.sleep(30)
+
+        running = asyncio.create_task(app.run(install_signal_handlers=False))
+        await until(lambda: len(seen) == 2)
+        for task in asyncio.all_tasks():
+            if task is running or task.get_name().startswith("coordinator-handler"):
+                task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert query(dsn, "select count(*) from coordinator.retries") == [(0,)]
+    async with coordinator(dsn) as app, app.consumer(TOPIC, group=GROUP, ordering="none") as consumer:
+        rest = []
+        while len(rest) < 5:
+            rest += await consumer.poll(5, 15)
+        assert {message.attempt for message in rest} == {1}
 
 
 @in_loop
