@@ -107,6 +107,7 @@ class Consumer:
         self._auto_ack = auto_ack
         self._pending: list[Message] = []
         self._subscriptions: list[Subscription] = []
+        self._starting = threading.Lock()
         self._started = False
         self._closed = False
 
@@ -128,15 +129,16 @@ class Consumer:
             UnavailableError: No server.
             ClosedError: It was closed before it was used.
         """
-        if not self._started:
-            if self._closed:
-                raise ClosedError(_CLOSED)
-            self._runtime.start([self._options], self._settling)
-            self._subscriptions = list(self._runtime.engine.subscriptions.values())
-            self._started = True
-            if self._closed:
-                # By another thread meanwhile, which found nothing to stop.
-                self._runtime.stop(self._runtime.settings.commit_timeout_s)  # type: ignore[unreachable]
+        with self._starting:
+            if not self._started:
+                if self._closed:
+                    raise ClosedError(_CLOSED)
+                self._runtime.start([self._options], self._settling)
+                self._subscriptions = list(self._runtime.engine.subscriptions.values())
+                self._started = True
+                if self._closed:
+                    # By another thread meanwhile, which found nothing to stop.
+                    self._runtime.stop(self._runtime.settings.commit_timeout_s)  # type: ignore[unreachable]
         return self
 
     def poll(self, max_messages: int = 1, timeout_s: float | None = None) -> list[Message]:
