@@ -36,7 +36,7 @@ def test_closed__publish_and_the_rest__raise_closed_error(dsn, used_before):
     app.subscribe(TOPIC, group=GROUP)(print)
     with pytest.raises(ClosedError):
         app.run(install_signal_handlers=False)
-    assert query(dsn, COUNT) == [(0,)]
+    wait_until(lambda: query(dsn, COUNT) == [(0,)])
 
 
 def test_closed__publish_on_the_callers_connection__raises_closed_error(dsn):
@@ -74,7 +74,7 @@ def test_close__while_a_connection_is_lent__it_is_closed_when_it_comes_back(dsn)
     closed.set()
     thread.join(20)
     assert not problems
-    assert query(dsn, COUNT) == [(0,)]
+    wait_until(lambda: query(dsn, COUNT) == [(0,)])
 
 
 @pytest.mark.direct("counts the sessions of a client on the server")
@@ -95,7 +95,7 @@ async def test_closed__asyncio__raises_closed_error(dsn, used_before):
     ):
         with pytest.raises(ClosedError):
             await use()
-    assert query(dsn, COUNT) == [(0,)]
+    wait_until(lambda: query(dsn, COUNT) == [(0,)])
 
 
 # Longer than any test waits: who gets a partition within it did not get it by the end of a lease.
@@ -135,7 +135,7 @@ def test_close__consumers_without_with__leave_at_once_and_what_they_had_goes_on(
     assert set(found.values()) == {1}
     second.close()
     assert query(dsn, "select count(*) from coordinator.members") == [(0,)]
-    assert query(dsn, COUNT) == [(0,)]
+    wait_until(lambda: query(dsn, COUNT) == [(0,)])
 
 
 @pytest.mark.direct("counts the sessions of a client on the server")
@@ -160,7 +160,7 @@ def test_close__consumers_on_asyncio__leave_at_once(dsn):
 
     asyncio.run(work())
     assert query(dsn, "select count(*) from coordinator.members") == [(0,)]
-    assert query(dsn, COUNT) == [(0,)]
+    wait_until(lambda: query(dsn, COUNT) == [(0,)])
 
 
 def test_close__one_of_the_consumers_waits_in_another_thread__its_loop_ends(dsn):

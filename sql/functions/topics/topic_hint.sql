@@ -6,7 +6,7 @@ as $$
 declare
     v_meant text := coordinator.nearest(p_topic, array(select t.name from coordinator.topics t));
 begin
-    return coalesce(format('Did you mean %s? ', v_meant), '')
+    return coalesce('Did you mean ' || v_meant || '? ', '')
         || 'Create it: coordinator topics create NAME --partitions N; those that exist: coordinator topics list';
 end
 $$;

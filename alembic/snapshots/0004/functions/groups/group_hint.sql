@@ -6,6 +6,7 @@ as $$
 declare
     v_meant text := coordinator.nearest(p_group, array(select g.name from coordinator.groups g));
 begin
-    return coalesce(format('Did you mean %s? ', v_meant), '') || 'A group is made when its first consumer starts; those that exist: coordinator groups list';
+    return coalesce('Did you mean ' || v_meant || '? ', '')
+        || 'A group is made when its first consumer starts; those that exist: coordinator groups list';
 end
 $$;
