@@ -26,7 +26,7 @@ from coordinator.consumer.membership import (
     superseded,
     watching,
 )
-from coordinator.consumer.pacing import CHORES_LIMIT, CHORES_PAUSE_S, CpuGuard, jittered_s, pause_s
+from coordinator.consumer.pacing import CHORES_LIMIT, CHORES_PAUSE_S, LEAVE_PATIENCE_S, CpuGuard, jittered_s, pause_s
 from coordinator.consumer.requests import release_statement
 from coordinator.consumer.telling import partition_fields, work_hangs
 from coordinator.core.sessions import Sessions
@@ -303,6 +303,9 @@ class AsyncControlLoop(AsyncWorkLoop):
         log.error(events.MEMBER_REPLACED, extra={"member": str(self.id), "partitions": len(lost)})
 
     async def _leave(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        # Its last exchange locks the claims' rows, and who is locked is not released.
+        if self._work is not None:
+            await asyncio.wait([self._work], timeout=LEAVE_PATIENCE_S)
         # A claim that was under way when `stop` had lost patience: the work task has ended, and nobody else releases it.
         left = list(self.engine.partitions.values())
         if left:

@@ -27,7 +27,7 @@ from coordinator.consumer.membership import (
     superseded,
     watching,
 )
-from coordinator.consumer.pacing import CHORES_LIMIT, CHORES_PAUSE_S, CpuGuard, jittered_s, pause_s
+from coordinator.consumer.pacing import CHORES_LIMIT, CHORES_PAUSE_S, LEAVE_PATIENCE_S, CpuGuard, jittered_s, pause_s
 from coordinator.consumer.requests import release_statement
 from coordinator.consumer.telling import partition_fields, work_hangs
 from coordinator.consumer.work import WorkLoop
@@ -309,6 +309,8 @@ class ControlLoop(WorkLoop):
         log.error(events.MEMBER_REPLACED, extra={"member": str(self.id), "partitions": len(lost)})
 
     def _leave(self, connection: psycopg.Connection[Any]) -> None:
+        # Its last exchange locks the claims' rows, and who is locked is not released.
+        self._work.join(LEAVE_PATIENCE_S)
         # A claim that was under way when `stop` had lost patience: the work loop has ended, and nobody else releases it.
         with self.lock:
             left = list(self.engine.partitions.values())

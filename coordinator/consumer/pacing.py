@@ -6,6 +6,8 @@ import random
 LONGEST_WAIT_S = 60.0
 # How long a leaving coordinator tries to release claims, when nothing else is left to write.
 RELEASE_PATIENCE_S = 3.0
+# How long the loops of one that leaves may take, at least: who is cut off there counts as dead, and what it had charged.
+LEAVE_PATIENCE_S = 3.0
 # What an outage kept from being done is not started again before.
 OUTAGE_PAUSE_S = 1.0
 # How long our own connections get to notice an outage that a handler has met.

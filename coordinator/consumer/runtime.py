@@ -16,7 +16,7 @@ from coordinator.consumer.control import ControlLoop
 from coordinator.consumer.handing import Handing
 from coordinator.consumer.health import findings
 from coordinator.consumer.options import Options
-from coordinator.consumer.pacing import RELEASE_PATIENCE_S
+from coordinator.consumer.pacing import LEAVE_PATIENCE_S, RELEASE_PATIENCE_S
 from coordinator.consumer.saving import left_unsaved
 from coordinator.db.connect import let_prepare
 from coordinator.db.drive import drive
@@ -90,7 +90,7 @@ class Runtime(ControlLoop, Handing):
         self._nudge()
         for thread in (self._work, self._control):
             if thread.ident is not None:
-                thread.join(max(deadline_s - time.monotonic(), 1.0))
+                thread.join(max(deadline_s - time.monotonic(), LEAVE_PATIENCE_S))
                 if thread.is_alive():
                     # It waits for a server that does not answer.
                     self._watchdog.cut()

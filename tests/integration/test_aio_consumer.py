@@ -281,6 +281,7 @@ async def test_maintain__once_and_until_cancelled__leaves_nothing(dsn):
     async with coordinator(dsn) as app:
         await app.create_topic(TOPIC, 1)
         assert (await app.maintain(once=True)).moved == 0
+        await until(lambda: backend_count(dsn, "coordinator maintain") == 0)
         maintaining = asyncio.create_task(app.maintain(install_signal_handlers=False))
         await until(lambda: backend_count(dsn, "coordinator maintain") == 1)
         app.stop()
