@@ -65,7 +65,7 @@ def test_close__fifty_consumers_at_once__leave_nothing(app, dsn):
     for thread in starting:
         thread.join(30)
     assert not threads() & OURS
-    assert open_files() == before
+    wait_until(lambda: open_files() == before)
     wait_until(lambda: query(dsn, "select count(*) from coordinator.members") == [(0,)])
 
 
