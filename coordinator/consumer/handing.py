@@ -76,7 +76,7 @@ class Handing(Base):
         with self.changed:
             self.check_there(subscriptions)
             if self._interpreter.wanted() or (self._busy_since_s is None and self._wake.is_set()):
-                self.changed.wait(YIELD_S)
+                self._stand_back()
             now_s = time.monotonic()
             taken = self.engine.take(subscriptions, max_count, now_s, ahead)
             if taken:
@@ -92,6 +92,12 @@ class Handing(Base):
             if taken:
                 self.counting.taken(taken[0])
             return taken
+
+    def _stand_back(self) -> None:
+        """Let the work loop have the interpreter, with the lock held; see Interpreter."""
+        if self.changed.wait(YIELD_S):
+            # It was meant for somebody who waits.
+            self.changed.notify()
 
     def _await_some(
         self, subscriptions: Sequence[Subscription], max_count: int, timeout_s: float | None, ahead: Ahead | None
