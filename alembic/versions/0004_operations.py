@@ -29,6 +29,7 @@ drop function coordinator.leave(uuid);
 drop function coordinator.group_state(int[]);
 drop function coordinator.claim(uuid, int[], int[], int[]);
 drop function coordinator.charge_crash(uuid);
+drop function coordinator.dispatch_due(uuid, int[], int[], int[], bigint[], int[]);
 """
 MEMBERSHIP_DOWN = """
 drop view coordinator.coordinator_list;
@@ -36,6 +37,7 @@ drop view coordinator.hand_overs;
 drop function coordinator.reap(double precision, jsonb);
 drop function coordinator.register(uuid, text, text, int, double precision, text, double precision, text[]);
 drop function coordinator.leave(uuid, boolean);
+drop function coordinator.dispatch_due(uuid, int[], int[], int[], bigint[], int[], double precision[]);
 drop function coordinator.group_state(int[]);
 drop function coordinator.claim(uuid, int[], int[], int[], double precision);
 drop function coordinator.evict(uuid);

@@ -36,7 +36,7 @@ def exchange_call(coordinator: UUID, exchange: Exchange) -> ExchangeCall:
         )
         if exchange.gaps
         else None,
-        due=deliveries.due_parameters(coordinator, _claims(exchange.parked), exchange.due_limits)
+        due=deliveries.due_parameters(coordinator, _claims(exchange.parked), exchange.due_limits, exchange.due_ages_s)
         if exchange.parked
         else None,
         parked=deliveries.parked_parameters(

@@ -45,6 +45,7 @@ class Exchange:
         gaps: Claims with unresolved gaps, and what was asked of each.
         releases: Claims to give back in the same transaction.
         due_limits: How many of the parked messages of these claims may be handed out.
+        due_ages_s: What became due longer ago need not be looked at again; None: all of it.
     """
 
     partitions: Sequence[Partition]
@@ -57,6 +58,7 @@ class Exchange:
     gaps: Sequence[tuple[Partition, Sequence[Range]]]
     releases: Sequence[Partition]
     due_limits: Sequence[int]
+    due_ages_s: Sequence[float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +308,7 @@ class Engine(Deliveries):
             [(p, p.gaps.ranges()) for p in gapped],
             releases,
             [min(self._most, partition.window.max_size, _MAX_DUE) for partition in asked.values()],
+            [partition.due_age_s(self._sent_s) for partition in asked.values()],
         )
 
     def _next_hard(self, partitions: Sequence[Partition]) -> None:
@@ -403,7 +406,7 @@ class Engine(Deliveries):
         for place, (partition, asked) in enumerate(exchange.gaps, 1):
             self._on_evidence(partition, asked, evidence.get(place))
         self._on_rows(exchange.fetching, rows)
-        self._on_parked(exchange.parked, due, parked, now_s)
+        self._on_parked(exchange, due, parked, now_s)
         self._catch_up(exchange.partitions)
         self.take_in()
         if self._settled_since_s is not None:
@@ -654,12 +657,13 @@ class Engine(Deliveries):
             partition.forget_unstarted()
         self._queue(partition)
 
-    def _on_parked(
-        self, asked: Sequence[Partition], due: Sequence[Due], parked: Sequence[Parked], now_s: float
-    ) -> None:
-        for partition, answer in zip(asked, due, strict=True):
+    def _on_parked(self, exchange: Exchange, due: Sequence[Due], parked: Sequence[Parked], now_s: float) -> None:
+        asked = exchange.parked
+        for partition, age_s, answer in zip(asked, exchange.due_ages_s, due, strict=True):
             partition.check_parked = False
             partition.due_at_s = float("inf") if answer.due_in_s is None else now_s + max(answer.due_in_s, 0.001)
+            next_s = self._sent_s if answer.due_in_s is None else min(self._sent_s, now_s + answer.due_in_s)
+            partition.on_due_looked_at(next_s, self._sent_s if age_s is None else None)
         for row, facts in parked:
             partition = asked[row[0] - 1]
             offset = row[1]

@@ -17,6 +17,8 @@ FAILURES = ("retry", "dead")
 # One line of what is more than an ack, for settle_hard; k is its kind.
 Entry: TypeAlias = dict[str, Any]
 
+_DUE_MARGIN_S = 60.0
+
 
 @dataclass(slots=True)
 class Failing:
@@ -57,6 +59,7 @@ class Partition:
         busy_until_s: Somebody holds the claim's row: it is left alone until then.
         given_back: Taken back while the claim is revoked; an ack is still taken until it is released.
         ahead: Handed out of the parked, but this epoch has not read up to them yet: what is before them may be open (R18).
+        due_at_s: When the next of the parked is due. due_from_s: none of them is due before; due_looked_s: all were looked at.
         aside: The offset of the message that waits to run alone.
         sent_count: What `saved_count` is to be when the exchange under way is known to be written.
         unproven: An exchange was found not to be written, and nothing has been written since: it may still be carried out.
@@ -75,6 +78,8 @@ class Partition:
         "cut_off",
         "done",
         "due_at_s",
+        "due_from_s",
+        "due_looked_s",
         "exposed",
         "facts",
         "failing",
@@ -163,6 +168,8 @@ class Partition:
         self.queued = False
         self.check_parked = bool(claim.parked)
         self.due_at_s = float("inf")
+        self.due_from_s = 0.0
+        self.due_looked_s = float("-inf")
         self.hold_until_s = 0.0
         self.busy_until_s = 0.0
         self.given_back: set[int] = set()
@@ -248,6 +255,23 @@ class Partition:
             return self.urgent[0]
         row = min(self.urgent, key=_offset)
         return None if any(offset < row[1] for offset in self.parked) else row
+
+    def due_age_s(self, now_s: float) -> float | None:
+        """How long ago may have become due what is to be looked for among the parked; None: all is to be looked at.
+
+        Before that is nothing but what has gone: an index keeps it for as long as somebody holds an old snapshot, and each look
+        would pass over all of it. Others put something there at their own time, which is before their commit: so a minute
+        more than needed, and all of it once a minute.
+        """
+        if self.check_parked or now_s >= self.due_looked_s + _DUE_MARGIN_S:
+            return None
+        return now_s - self.due_from_s + _DUE_MARGIN_S
+
+    def on_due_looked_at(self, next_s: float, all_s: float | None) -> None:
+        """Nothing waits that is due before `next_s`. `all_s`: when all of it was looked at, if it was."""
+        self.due_from_s = next_s
+        if all_s is not None:
+            self.due_looked_s = all_s
 
     def charge(self, row: Row) -> Facts | None:
         """What is known of a row: facts from the retries table, or the crash rows that cover it."""

@@ -20,7 +20,7 @@ EXCHANGE = (
     "select e.ord, e.status, e.seq, e.committed, e.hwm, e.high, e.holes, e.refused, e.refusal "
     "from coordinator.exchange(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s) e"
 )
-DUE = "select d.ord, d.due_in_s from coordinator.dispatch_due(%s, %s, %s, %s, %s, %s) d"
+DUE = "select d.ord, d.due_in_s from coordinator.dispatch_due(%s, %s, %s, %s, %s, %s, %s) d"
 PARKED = (
     'select p.ord, p."offset", p.published_at, p.message_id, p.key, p.headers, p.content_type, p.payload, '
     "p.fails, p.crashes, p.alone, p.replays from coordinator.fetch_retries(%s, %s, %s, %s, %s) p"
@@ -122,9 +122,15 @@ def gap_parameters(partitions: Sequence[tuple[int, int]], gaps: Sequence[Sequenc
     )
 
 
-def due_parameters(coordinator: UUID, claims: ClaimArrays, limits: Sequence[int]) -> tuple[object, ...]:
-    """Parameters of DUE; `limits` is how many parked messages may be handed out per claim."""
-    return (str(coordinator), claims.groups, claims.topics, claims.partitions, claims.epochs, array(limits))
+def due_parameters(
+    coordinator: UUID, claims: ClaimArrays, limits: Sequence[int], ages_s: Sequence[float | None] = ()
+) -> tuple[object, ...]:
+    """Parameters of DUE; `limits` is how many parked messages may be handed out per claim.
+
+    ages_s: What became due longer ago is not looked at; None, or nothing, looks at all.
+    """
+    ages = "{" + ",".join("null" if age_s is None else f"{age_s:.3f}" for age_s in ages_s) + "}"
+    return (str(coordinator), claims.groups, claims.topics, claims.partitions, claims.epochs, array(limits), ages)
 
 
 def parked_parameters(claims: ClaimArrays, held: Sequence[Sequence[Range]]) -> tuple[object, ...]:

@@ -4,18 +4,21 @@ create or replace function coordinator.dispatch_due(
     p_topics int[],
     p_partitions int[],
     p_epochs bigint[],
-    p_limits int[]
+    p_limits int[],
+    p_ages double precision[] default null
 ) returns table (ord int, due_in_s double precision)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 -- Hands out parked messages that are due: stamps them with the epoch, in the transaction of the exchange. Read from the table
 -- and not from memory alone, since replays and takeovers put rows there (R17).
+-- p_ages: per claim, what became due longer ago than so many seconds is not looked at; null looks at all.
 -- Returns: per claim the time until its next parked message is due; null where none waits. The rows come with fetch_retries.
 -- Raises: KG007 at another isolation level.
 -- Locks: the claims that have something due, FOR NO KEY UPDATE SKIP LOCKED.
 -- The index is read once for each claim, before the lock: its first entries are those of messages that are gone, which vacuum can't
--- take away while somebody holds an old snapshot, and each reading passes over all of them.
+-- take away while somebody holds an old snapshot, and each reading passes over all of them. Who knows that nothing older is there
+-- says so by p_ages.
 declare
     v_now timestamptz := coordinator.now_();
     v_claim record;
@@ -25,8 +28,8 @@ begin
     perform coordinator.require_read_committed('dispatch_due');
     for v_claim in
         select w.*, d.offsets, d.times, d.due_count
-        from unnest(p_groups, p_topics, p_partitions, p_epochs, p_limits)
-             with ordinality as w(group_id, topic_id, partition, epoch, max_count, ord)
+        from unnest(p_groups, p_topics, p_partitions, p_epochs, p_limits, p_ages)
+             with ordinality as w(group_id, topic_id, partition, epoch, max_count, age_s, ord)
         cross join lateral (
             select array_agg(n."offset" order by n.next_at, n."offset") as offsets,
                    array_agg(n.next_at order by n.next_at, n."offset") as times,
@@ -34,6 +37,7 @@ begin
             from (select r."offset", r.next_at from coordinator.retries r
                   where r.group_id = w.group_id and r.topic_id = w.topic_id and r.partition = w.partition
                     and not r.behind_key and r.dispatched_epoch is distinct from w.epoch
+                    and r.next_at >= coalesce(v_now - make_interval(secs => w.age_s), '-infinity')
                   order by r.next_at, r."offset" limit greatest(w.max_count, 0) + 1) n) d
         order by w.ord
     loop
