@@ -1,5 +1,8 @@
 """What is due among the parked is handed out: in the order of its times, up to a limit, and nothing that is older than is asked for."""
 
+import re
+
+import psycopg
 import pytest
 from support.group import TestedGroup
 
@@ -69,3 +72,37 @@ def test_dispatch_due__the_claim_is_locked__hands_out_nothing_and_waits_for_nobo
 def test_dispatch_due__of_another_epoch__hands_out_nothing(member):
     member.epoch += 1
     assert look(member, 100)[1] == []
+
+
+def pages(member, age_s):
+    """How many pages one look reads."""
+    group, ages = member.group, None if age_s is None else [age_s]
+    session = group.db.session().begin()
+    # Twice: the first call of a session reads the catalogue, too.
+    for _ in range(2):
+        plan = session.run(
+            "explain (analyze, buffers, costs off, timing off) " + CALL,
+            member.id, group.id, group.db.topic_id, member.epoch, 100, ages,
+        )  # fmt: skip
+    session.rollback()
+    return int(re.search(r"shared hit=(\d+)", "\n".join(line for (line,) in plan)).group(1))
+
+
+def test_dispatch_due__many_that_have_gone_under_an_old_snapshot__are_not_passed_over(member):
+    """What vacuum can't take away. Mutant: the primary key in place of the index by time."""
+    group, observer = member.group, member.db.observer
+    with psycopg.connect(member.db.dsn) as old:
+        old.execute("set transaction isolation level repeatable read")
+        old.execute("select count(*) from coordinator.retries")
+        for first in range(1000, 5000, 500):
+            observer.run(
+                'insert into coordinator.retries (group_id, topic_id, partition, "offset", fails, crashes, next_at, created_at) '
+                "select %s, %s, 0, n, 1, 0, coordinator.now_() - interval '1 hour', coordinator.now_() "
+                "from generate_series(%s::int, %s::int) n",
+                group.id, group.db.topic_id, first, first + 499,
+            )  # fmt: skip
+            observer.run('delete from coordinator.retries r where r."offset" >= 1000')
+        everything, lately = pages(member, None), pages(member, 600)
+        print(f"{everything} pages, and {lately} of the last ten minutes")
+        assert lately < everything / 4
+        old.rollback()

@@ -9,6 +9,9 @@ create or replace function coordinator.dispatch_due(
 ) returns table (ord int, due_in_s double precision)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
 as $$
 -- Hands out parked messages that are due: stamps them with the epoch, in the transaction of the exchange. Read from the table
 -- and not from memory alone, since replays and takeovers put rows there (R17).
@@ -18,7 +21,8 @@ as $$
 -- Locks: the claims that have something due, FOR NO KEY UPDATE SKIP LOCKED.
 -- The index is read once for each claim, before the lock: its first entries are those of messages that are gone, which vacuum can't
 -- take away while somebody holds an old snapshot, and each reading passes over all of them. Who knows that nothing older is there
--- says so by p_ages.
+-- says so by p_ages. The plan is pinned to the index by time: statistics of a table that is mostly empty tell nothing, and by its primary
+-- key all would be read and sorted.
 declare
     v_now timestamptz := coordinator.now_();
     v_claim record;
