@@ -129,7 +129,8 @@ def due_parameters(
 
     ages_s: What became due longer ago is not looked at; None, or nothing, looks at all.
     """
-    ages = "{" + ",".join("null" if age_s is None else f"{age_s:.3f}" for age_s in ages_s) + "}"
+    # No nulls: array_nulls may be off, as a default of the database.
+    ages = "{" + ",".join("-1" if age_s is None else f"{age_s:.3f}" for age_s in ages_s) + "}"
     return (str(coordinator), claims.groups, claims.topics, claims.partitions, claims.epochs, array(limits), ages)
 
 

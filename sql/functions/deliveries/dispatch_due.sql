@@ -15,7 +15,7 @@ set enable_sort = off
 as $$
 -- Hands out parked messages that are due: stamps them with the epoch, in the transaction of the exchange. Read from the table
 -- and not from memory alone, since replays and takeovers put rows there (R17).
--- p_ages: per claim, what became due longer ago than so many seconds is not looked at; null looks at all.
+-- p_ages: per claim, what became due longer ago than so many seconds is not looked at; null or -1 looks at all.
 -- Returns: per claim the time until its next parked message is due; null where none waits. The rows come with fetch_retries.
 -- Raises: KG007 at another isolation level.
 -- Locks: the claims that have something due, FOR NO KEY UPDATE SKIP LOCKED.
@@ -41,7 +41,7 @@ begin
             from (select r."offset", r.next_at from coordinator.retries r
                   where r.group_id = w.group_id and r.topic_id = w.topic_id and r.partition = w.partition
                     and not r.behind_key and r.dispatched_epoch is distinct from w.epoch
-                    and r.next_at >= coalesce(v_now - make_interval(secs => w.age_s), '-infinity')
+                    and r.next_at >= coalesce(v_now - make_interval(secs => nullif(w.age_s, -1)), '-infinity')
                   order by r.next_at, r."offset" limit greatest(w.max_count, 0) + 1) n) d
         order by w.ord
     loop
