@@ -151,8 +151,9 @@ class Run:
 
     def _consume_tasks(self, role: Role, wanted: Wanted) -> Iterable[Task]:
         options = self._options
-        # A quarter of its fair share: early enough that partitions of unequal size cannot leave it short of work.
-        freeze_after = max(1, options.message_count // (4 * options.process_count))
+        # A small part of its fair share: early enough that neither partitions of unequal size leave it short of work, nor does
+        # the poison message end it first, whose successor may come when all is done.
+        freeze_after = max(1, options.message_count // (16 * options.process_count))
         for index in range(options.process_count):
             yield Task(
                 role,
