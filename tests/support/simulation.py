@@ -411,7 +411,7 @@ class Process:
             self._handle(self.idle_workers.pop(), batch)
 
     def _next(self, worker: int, subscriptions: list[Subscription]) -> list[Message]:
-        """As `take` and `take_one` of the shells."""
+        """As `start_ahead` and `take` of the shells."""
         scenario, now_s = self.simulation.scenario, self.simulation.now_s
         if not scenario.ahead:
             return self.engine.take(subscriptions, scenario.batch, now_s)
