@@ -1,5 +1,7 @@
 """The storm over transactional handlers must be able to fail: each rule of the ack that is broken alone shows in the ledger."""
 
+import re
+
 import pytest
 from support.storm import MUTANTS, caught
 
@@ -7,4 +9,5 @@ from support.storm import MUTANTS, caught
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS, ids=lambda name: name.replace(" ", "_"))
 def test_mutant__of_the_transactional_ack__has_two_effects(tmp_path, name):
-    assert "more than one effect" in (caught(name, tmp_path) or "")
+    # Mostly two effects. Of a frozen run that was first after all, the owner's run is refused: then only its ack tells.
+    assert re.search("more than one effect|acks of an epoch that was over", caught(name, tmp_path) or "")
