@@ -214,13 +214,14 @@ class AsyncControlLoop(AsyncWorkLoop):
         self, connection: psycopg.AsyncConnection[Any], observed_s: float, history: str | None
     ) -> None:
         """Compare what is held with what the plans say; plan where nobody has."""
+        held_before = set(self.engine.partitions)
         states = await self._follow(
             connection, looking(self.id, group_names(self.engine), observed_s, self.settings.rebalance_debounce_s)
         )
         self._look_again_s = look_again_s(states, self.id, self.settings.rebalance_debounce_s)
         self._process_count = process_count(states)
         self._claiming = not self.engine.draining
-        found = moves(states, self.id, set(self.engine.partitions), self.settings.hand_over_s)
+        found = moves(states, self.id, set(self.engine.partitions), self.settings.hand_over_s, held_before=held_before)
         claims: list[Claim] = []
         try:
             if found.wanted and self._claiming:

@@ -216,6 +216,8 @@ class ControlLoop(WorkLoop):
 
     def _reconcile(self, connection: psycopg.Connection[Any], observed_s: float, history: str | None) -> None:
         """Compare what is held with what the plans say; plan where nobody has."""
+        with self.lock:
+            held_before = set(self.engine.partitions)
         states = self._follow(
             connection, looking(self.id, group_names(self.engine), observed_s, self.settings.rebalance_debounce_s)
         )
@@ -224,7 +226,7 @@ class ControlLoop(WorkLoop):
         with self.lock:
             held = set(self.engine.partitions)
             self._claiming = not self.engine.draining
-        found = moves(states, self.id, held, self.settings.hand_over_s)
+        found = moves(states, self.id, held, self.settings.hand_over_s, held_before=held_before)
         claims: list[Claim] = []
         try:
             if found.wanted and self._claiming:

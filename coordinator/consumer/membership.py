@@ -287,14 +287,20 @@ def plan_of(state: GroupState, me: UUID, debounce_s: float = 0.0) -> list[tuple[
 
 
 def moves(
-    states: Sequence[GroupState], me: UUID, held: Collection[PartitionKey], hand_over_s: float = float("inf")
+    states: Sequence[GroupState],
+    me: UUID,
+    held: Collection[PartitionKey],
+    hand_over_s: float = float("inf"),
+    *,
+    held_before: Collection[PartitionKey],
 ) -> Moves:
     """Compare what is held with what the plans say.
 
     What has been meant for this coordinator for `hand_over_s` is wanted, whoever owns it. Who is drained has too much of all.
 
     A claim that the table gives to this coordinator and that it does not hold (it was dropped after a doubt) is claimed
-    again, under a new epoch.
+    again, under a new epoch; also one that is meant for somebody else by now, as only its owner can hand it over. What was
+    `held_before` the look at the groups and is not held any more was released meanwhile.
     """
     found = Moves()
     seen: set[PartitionKey] = set()
@@ -316,6 +322,9 @@ def moves(
                 found.settled = False
                 if claim.free or mine or claim.waiting_s >= hand_over_s:
                     found.wanted.append(key)
+            elif mine and key not in held_before:
+                found.settled = False
+                found.wanted.append(key)
     found.lost.extend(key for key in held if key not in seen)
     return found
 

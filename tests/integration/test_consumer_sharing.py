@@ -146,3 +146,28 @@ def test_group__rows_of_members_that_left__are_gone(app, dsn, join):
         join(name).stop()
     assert query(dsn, "select count(*) from coordinator.coordinators") == [(0,)]
     assert query(dsn, "select count(*) from coordinator.members") == [(0,)]
+
+
+def test_claim_dropped_after_a_doubt__meant_for_another_meanwhile__is_handed_over_at_once(app, dsn, join):
+    """The old owner does not hold it, the new one waits for it: it lay about for `hand_over_s`, and was taken by force then."""
+    first = join("a")
+    wait_shares(dsn, a=8)
+    runtime = first.consumer._runtime
+    with runtime.lock:
+        # While its looks wait for the lock, another one joins, and plans.
+        joined = join("b")
+        wait_until(lambda: planned_for(dsn, "b") == 4, 10, "a plan that gives b its share")
+        runtime.engine.drop(list(runtime.engine.partitions))
+    started_s = time.monotonic()
+    wait_shares(dsn, a=4, b=4)
+    assert time.monotonic() - started_s < short().hand_over_s / 2
+    assert joined.errors == []
+
+
+def planned_for(dsn, client_id):
+    ((count,),) = query(
+        dsn,
+        "select count(*) from coordinator.targets t join coordinator.coordinators c using (coordinator) where c.client_id = %s",
+        client_id,
+    )
+    return count

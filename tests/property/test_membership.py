@@ -25,10 +25,12 @@ class Member:
         self.held = {}
         self.leaving = set()
         self.state = None
+        self.held_before = set()
         database.register(self.id, LEASE_S)
         database.join(self.id, GROUP, topics)
 
     def look(self):
+        self.held_before = set(self.held)
         self.state = self.database.group_state([GROUP])[0]
 
     def plan(self):
@@ -41,7 +43,7 @@ class Member:
         """Claim what is wanted, stop what is surplus, forget what is lost; returns how many of all those."""
         if self.state is None:
             return 0
-        found = moves([self.state], self.id, set(self.held))
+        found = moves([self.state], self.id, set(self.held), held_before=self.held_before)
         try:
             claims = self.database.claim(self.id, found.wanted)
         except MemberDeadError:
@@ -137,7 +139,7 @@ def test_fleet__any_history__comes_to_rest(steps, chance):
     for member in chance.sample(fleet.members, len(fleet.members)):
         member.look()
         assert plan_of(member.state, member.id) is None
-        assert moves([member.state], member.id, set(member.held)).settled
+        assert moves([member.state], member.id, set(member.held), held_before=set(member.held)).settled
         assert member.move() == 0
         assert set(member.held) == {key for key, claim in fleet.database.claims.items() if claim.owner == member.id}
 
@@ -200,9 +202,38 @@ def test_claim_forgotten_after_a_doubt__is_claimed_again_under_a_new_epoch():
     key = PartitionKey(GROUP, 1, 0)
     epoch = member.held.pop(key)
     member.look()
-    assert moves([member.state], member.id, set(member.held)).wanted == [key]
+    assert moves([member.state], member.id, set(member.held), held_before=set(member.held)).wanted == [key]
     member.move()
     assert member.held[key] == epoch + 1
+
+
+def test_claim_forgotten_after_a_doubt__meant_for_another_meanwhile__is_handed_over():
+    """Its owner alone can release it: forgotten, it lay about until the other might take it by force."""
+    fleet = Fleet()
+    fleet.join()
+    settle(fleet, fleet.members)
+    (old,) = fleet.members
+    fleet.join()
+    new = fleet.members[1]
+    new.look()
+    new.plan()
+    old.held.clear()
+    for _ in range(3):
+        for member in fleet.members:
+            member.look()
+            member.move()
+            member.release()
+    assert fleet.loads() == [4, 4]
+    assert sorted(map(len, (old.held, new.held))) == [4, 4]
+
+
+def test_claim_released_behind_the_look__is_not_claimed_again():
+    a, b = UUID(int=1), UUID(int=2)
+    key = PartitionKey(GROUP, 1, 0)
+    claims = [ClaimState(1, 0, owner=a, free=False, target=b)]
+    state = GroupState(GROUP, 5, 5, {a: frozenset({1}), b: frozenset({1})}, claims)
+    assert moves([state], a, set(), held_before={key}).wanted == []
+    assert moves([state], a, set(), held_before=()).wanted == [key]
 
 
 def test_members_that_read_different_topics__own_only_those():
@@ -246,8 +277,8 @@ def test_moves__meant_for_it_past_the_deadline__is_wanted_from_a_live_owner():
     a, b = UUID(int=1), UUID(int=2)
     claims = [ClaimState(1, 0, owner=b, free=False, target=a, waiting_s=9.0)]
     state = GroupState(GROUP, 5, 5, {a: frozenset({1}), b: frozenset({1})}, claims)
-    assert moves([state], a, set(), 10.0).wanted == []
-    assert moves([state], a, set(), 9.0).wanted == [PartitionKey(GROUP, 1, 0)]
+    assert moves([state], a, set(), 10.0, held_before=()).wanted == []
+    assert moves([state], a, set(), 9.0, held_before=()).wanted == [PartitionKey(GROUP, 1, 0)]
 
 
 def test_moves__drained__has_too_much_of_all_even_when_nobody_else_is_there():
@@ -255,4 +286,4 @@ def test_moves__drained__has_too_much_of_all_even_when_nobody_else_is_there():
     key = PartitionKey(GROUP, 1, 0)
     claims = [ClaimState(1, 0, owner=a, free=False, target=a)]
     state = GroupState(GROUP, 5, 4, {}, claims, frozenset({a}))
-    assert moves([state], a, {key}).surplus == [key]
+    assert moves([state], a, {key}, held_before={key}).surplus == [key]

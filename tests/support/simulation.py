@@ -335,8 +335,9 @@ class Process:
             self._rejoin()
             return
         self.simulation.on_dead(self.database.reap(sent_s - self.connected_s))
+        held_before = set(self.engine.partitions)
         states = self._planned()
-        self.after(self.simulation.latency_s(), lambda: self._move(states, sent_s, self.id))
+        self.after(self.simulation.latency_s(), lambda: self._move(states, held_before, sent_s, self.id))
 
     def _planned(self) -> list[GroupState]:
         groups = sorted(self.database.groups)
@@ -347,12 +348,12 @@ class Process:
                 self.database.store_plan(state.group_id, state.version, owners)
         return self.database.group_state(groups)
 
-    def _move(self, states: list[GroupState], sent_s: float, me: UUID) -> None:
+    def _move(self, states: list[GroupState], held_before: set[PartitionKey], sent_s: float, me: UUID) -> None:
         if me != self.id:
             return
         self.engine.on_lease(sent_s + LEASE_S - SELF_FENCE_S)
         self._feed()
-        found = moves(states, me, set(self.engine.partitions))
+        found = moves(states, me, set(self.engine.partitions), held_before=held_before)
         claims = []
         if found.wanted and not self.stopping:
             try:
