@@ -1,6 +1,7 @@
 """Which database, schema and names are meant, and what of them is refused."""
 
 import pytest
+from psycopg import pq
 
 from coordinator import AsyncCoordinator, Coordinator
 from coordinator.db.dsn import conninfo
@@ -60,7 +61,10 @@ def test_static_id__empty_variable__is_none() -> None:
     assert find_static_id(None, {"COORDINATOR_STATIC_ID": ""}) is None
 
 
-@pytest.mark.parametrize("dsn", ["postgresql://app:a b@h/d", "postgresql://app:50%@h/d"])
+# Before 17 libpq takes a space as it is.
+@pytest.mark.parametrize(
+    "dsn", ["postgresql://app:50%@h/d", *(["postgresql://app:a b@h/d"] if pq.version() >= 170000 else [])]
+)
 def test_dsn__password_with_characters_that_no_url_has__says_how_to_write_them(dsn: str) -> None:
     with pytest.raises(ConfigError, match="neither a URL") as refused:
         conninfo(dsn)
