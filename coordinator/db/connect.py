@@ -34,6 +34,9 @@ logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 # A connection that worked this recently is lent without trying it.
 _TRUSTED_S = 1.0
+# For so long a pool tries to connect by itself, ever more rarely; then it is asked again. On its own it would try for five minutes, and
+# be without a connection for two of them behind a server that has been back for as long.
+_ASK_POOL_S = 2.0
 _CLOSED = "the pool was closed; nothing was sent"
 
 # A vanished peer is noticed within some 15 s, on an idle connection as on one that waits for an answer.
@@ -180,6 +183,7 @@ class Pool:
                 min_size=0,
                 max_size=self._size,
                 timeout=self._timeout_s,
+                reconnect_timeout=_ASK_POOL_S,
                 open=True,
                 name=self._application_name,
             )
@@ -235,10 +239,13 @@ class Pool:
 
     def _working(self, pool: ConnectionPool[psycopg.Connection[Any]]) -> psycopg.Connection[Any]:
         """Get a connection that works: one that was idle for a while is tried first, which costs a round trip."""
+        deadline_s = time.monotonic() + self._timeout_s
         while True:
             try:
-                lent = pool.getconn()
+                lent = pool.getconn(min(_ASK_POOL_S, max(deadline_s - time.monotonic(), 0.0)))
             except PoolTimeout as error:
+                if time.monotonic() < deadline_s:
+                    continue
                 raise _not_lent(self._lent_count, self._size, self._timeout_s, self._refusals) from error
             except PoolClosed as error:
                 raise ClosedError(_CLOSED) from error
@@ -319,6 +326,7 @@ class AsyncPool:
                 min_size=0,
                 max_size=self._size,
                 timeout=self._timeout_s,
+                reconnect_timeout=_ASK_POOL_S,
                 open=False,
                 name=self._application_name,
             )
@@ -369,10 +377,13 @@ class AsyncPool:
 
     async def _working(self, pool: AsyncConnectionPool[psycopg.AsyncConnection[Any]]) -> psycopg.AsyncConnection[Any]:
         """`Pool._working`."""
+        deadline_s = time.monotonic() + self._timeout_s
         while True:
             try:
-                lent = await pool.getconn()
+                lent = await pool.getconn(min(_ASK_POOL_S, max(deadline_s - time.monotonic(), 0.0)))
             except PoolTimeout as error:
+                if time.monotonic() < deadline_s:
+                    continue
                 raise _not_lent(self._lent_count, self._size, self._timeout_s, self._refusals) from error
             except PoolClosed as error:
                 raise ClosedError(_CLOSED) from error

@@ -276,6 +276,25 @@ def test_publish__server_does_not_answer__is_unavailable_and_not_an_exhausted_po
     assert [type(error) for error in errors] == [UnavailableError] * 2
 
 
+# Left alone, the pool of psycopg tries 0, 1, 3, 7 and 15 s after the first failure, and so on.
+REFUSED_S, BACK_S = 7.5, 4.0
+
+
+def test_publish__others_have_failed_for_a_while__goes_out_soon_after_the_server_is_back(shell, dsn):
+    """After an outage of three minutes there was no connection for two minutes more."""
+    with Proxy(dsn) as proxy:
+        app = shell(proxy.dsn, pool_timeout_s=1.0)
+        app.create_topic("t")
+        proxy.refuse()
+        since_s = time.monotonic()
+        while time.monotonic() < since_s + REFUSED_S:
+            assert isinstance(caught(app.publish, "t", 1), UnavailableError)
+        proxy.heal()
+        back_s = time.monotonic()
+        wait_until(lambda: isinstance(caught(app.publish, "t", 1), Published), BACK_S)
+        assert time.monotonic() < back_s + BACK_S
+
+
 # ---- unknown outcomes (case 15)
 
 
