@@ -10,7 +10,7 @@ from coordinator import Coordinator, Outgoing
 
 COUNT = 1_000_000 if FULL else 20_000
 # How many have died when it is measured: first with everything warm, and much later.
-EARLY, LATE = (20_000, 150_000) if FULL else (1000, 4000)
+EARLY, LATE = (100_000, 400_000) if FULL else (1000, 4000)
 
 
 @pytest.mark.slow
