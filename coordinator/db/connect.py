@@ -34,8 +34,8 @@ logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 # A connection that worked this recently is lent without trying it.
 _TRUSTED_S = 1.0
-# For so long a pool tries to connect by itself, ever more rarely; then it is asked again. On its own it would try for five minutes, and
-# be without a connection for two of them behind a server that has been back for as long.
+# For so long a pool tries to connect by itself, ever more rarely; then it is asked again. On its own it would try for five
+# minutes, and be without a connection for two of them while the server is back.
 _ASK_POOL_S = 2.0
 _CLOSED = "the pool was closed; nothing was sent"
 

@@ -1,9 +1,10 @@
-"""From the call of publish, and from its COMMIT, to the message in hand: one process publishes at a steady rate, another consumes.
+"""From the call of publish, and from its COMMIT, to the message in hand: one publishes at a steady rate, another consumes.
 
     python scripts/bench/latency.py [--dsn DSN] [--rate 1000] [--seconds 20] [--json]
 
-Single publishes, a transaction each, 8 partitions, default settings. Both processes read this machine's clock. With 20 to 50 a second
-the system is idle in between. "After the commit" counts from publish's return; who is woken by the COMMIT may be faster than its answer.
+Single publishes, a transaction each, 8 partitions, default settings. Both processes read this machine's clock. With 20 to 50
+a second the system is idle in between. "After the commit" counts from publish's return; who is woken by the COMMIT may be
+faster than its answer.
 """
 
 import json
