@@ -57,7 +57,8 @@ class Settings:
         visibility_timeout_s: From a hand-over to the moment when an unsettled delivery is taken back.
         prefetch: The most messages read ahead per partition; the window adapts below it.
         prefetch_bytes: The most payload bytes read ahead per partition.
-        max_in_flight, max_in_flight_bytes: Deliveries of the whole coordinator at the same time, and their payloads.
+        max_in_flight, max_in_flight_bytes: Deliveries of the whole coordinator at the same time, and their payloads. A failure
+            that is not written yet counts as one.
         pause_above_cpu: Percent of the machine's CPU above which nothing new is started; None: never.
         max_holes: Runs of unresolved gaps, or of what is not settled, per partition at which fetching stops.
         max_parked: Messages that wait in the retries table, per partition, at which fetching stops.

@@ -109,6 +109,9 @@ class Deliveries:
         self.lonely: Lonely | None = None
         # What each claim may read, or be handed of its parked, with the next exchange: little after a message has run alone.
         self._most = UNBOUNDED
+        # What has failed, and is not written yet: its error is held until it is, so it counts as in flight. Not where it can't be
+        # written: the others go on.
+        self.failing_count = 0
         self.stale_count = 0
         # Not told to anybody yet.
         self.losses = Losses()
@@ -276,7 +279,7 @@ class Deliveries:
         taken: list[Message],
         ahead: Ahead | None,
     ) -> None:
-        max_count = min(max_count, self.limits.max_in_flight - self.heap.live)
+        max_count = min(max_count, self.limits.max_in_flight - self.heap.live - self.failing_count)
         if self.heap.live_bytes >= self.limits.max_in_flight_bytes:
             return
         self._turn += 1
@@ -761,7 +764,7 @@ class Deliveries:
             if sent_before:
                 # The exchange that was given up as not written may still be carried out, and park it.
                 partition.hard.append({"k": "clear", "offset": offset, "key": row[4]})
-            del partition.failing[offset]
+            self._end_failing(partition, offset)
             self._leave(partition, row)
             return True
         for queue in (partition.urgent, partition.ready):
@@ -829,7 +832,7 @@ class Deliveries:
                 "running": running,
                 "error": _error(failure, delivery.attempt),
             }
-            partition.failing[delivery.offset] = Failing(row, entry, facts)
+            self._begin_failing(partition, Failing(row, entry, facts))
             partition.hard.append(entry)
             partition.subscription.counts.retried += 1
             verdict = Verdict(failure.kind or failure.error, delay_s=delay_s)
@@ -855,9 +858,19 @@ class Deliveries:
             # Where a handler takes its transaction from the message, only the runs tell.
             "guard": partition.subscription.transactional or row[1] in partition.runs,
         }
-        partition.failing[row[1]] = Failing(row, entry, facts)
+        self._begin_failing(partition, Failing(row, entry, facts))
         partition.hard.append(entry)
         self.flush()
+
+    def _begin_failing(self, partition: Partition, failing: Failing) -> None:
+        partition.failing[failing.row[1]] = failing
+        self.failing_count += 1
+
+    def _end_failing(self, partition: Partition, offset: int) -> Failing | None:
+        failing = partition.failing.pop(offset, None)
+        if failing is not None and failing.refused is None:
+            self.failing_count -= 1
+        return failing
 
     def _take_back(self, now_s: float, jitter: Callable[[], float]) -> list[tuple[Delivery, Verdict]]:
         """Take back what is past its deadline; alive handlers' deadlines are moved on by the shell before."""
@@ -918,7 +931,8 @@ class Deliveries:
         for delivery in partition.in_flight.values():
             self.heap.settle(delivery)
         partition.in_flight.clear()
-        partition.failing.clear()
+        for offset in list(partition.failing):
+            self._end_failing(partition, offset)
         partition.ready.clear()
         partition.urgent.clear()
         if self.lonely is not None and self.lonely.partition is partition:

@@ -328,7 +328,7 @@ class Engine(Deliveries):
         for offset, failing in list(partition.failing.items()):
             if failing.acked and failing.entry in partition.hard and failing.entry["k"] == "retry":
                 partition.hard.remove(failing.entry)
-                del partition.failing[offset]
+                self._end_failing(partition, offset)
                 partition.settled.append(offset)
                 # It may still be carried out late, or was parked before.
                 partition.hard.append({"k": "clear", "offset": offset, "key": failing.row[4]})
@@ -520,7 +520,9 @@ class Engine(Deliveries):
             refused = frozenset(answer.refused or ())
             self._on_hard_saved(partition, refused.__contains__, changes, now_s)
             for offset in refused & partition.failing.keys():
-                partition.failing[offset].refused = answer.refusal or ""
+                failing = partition.failing[offset]
+                self.failing_count -= failing.refused is None
+                failing.refused = answer.refusal or ""
             if refused:
                 changes.refused.append((partition, answer.refusal or ""))
             if partition.crashes and all(crash.offsets[-1][1] <= answer.committed for crash in partition.crashes):
@@ -557,7 +559,7 @@ class Engine(Deliveries):
                     partition.refused.append(entry)
                     partition.refused_until_s = now_s + _REFUSED_PAUSE_S
                 elif failing is not None:
-                    del partition.failing[entry["offset"]]
+                    self._end_failing(partition, entry["offset"])
                     self._forget(partition, failing.row)
                     self._leave(partition, failing.row)
                     changes.buried.append((partition, entry))
@@ -585,7 +587,7 @@ class Engine(Deliveries):
     def _on_parked_by_us(self, partition: Partition, entry: Entry, now_s: float) -> None:
         offset = entry["offset"]
         partition.parked[offset] = entry["key"]
-        failing = partition.failing.pop(offset, None)
+        failing = self._end_failing(partition, offset)
         if failing is None:
             return
         row, facts = failing.row, failing.facts

@@ -878,3 +878,18 @@ def test_failures__of_many_partitions__each_has_its_turn(monkeypatch):
         begun |= {entry["o"] for entry in command.hard}
         shell.answer(command)
     assert begun == set(range(1, 9))
+
+
+def test_failures__not_written_yet__count_as_in_flight():
+    """Handlers that fail at once are faster than what writes it; each failure has its error in memory until then."""
+    database = FakeDatabase({1: 1}, {1: [1]})
+    database.published(1, 0, count=64)
+    shell = shell_of(database, ordering="none", limits=Limits(max_in_flight=10), policy=RetryPolicy(max_attempts=1))
+    messages = shell.start(64)
+    assert len(messages) == 10
+    for message in messages[:7]:
+        shell.nack(message)
+    assert shell.start(64) == []
+    shell.pass_time(0.1)
+    assert len(shell.start(64)) == 7
+    assert shell.engine.failing_count == 0
