@@ -864,13 +864,19 @@ class Deliveries:
 
     def _begin_failing(self, partition: Partition, failing: Failing) -> None:
         partition.failing[failing.row[1]] = failing
+        partition.unwritten_count += 1
         self.failing_count += 1
 
     def _end_failing(self, partition: Partition, offset: int) -> Failing | None:
         failing = partition.failing.pop(offset, None)
         if failing is not None and failing.refused is None:
-            self.failing_count -= 1
+            self._no_longer_counts(partition)
         return failing
+
+    def _no_longer_counts(self, partition: Partition) -> None:
+        partition.unwritten_count -= 1
+        self.failing_count -= 1
+        self._queue(partition)
 
     def _take_back(self, now_s: float, jitter: Callable[[], float]) -> list[tuple[Delivery, Verdict]]:
         """Take back what is past its deadline; alive handlers' deadlines are moved on by the shell before."""

@@ -521,7 +521,8 @@ class Engine(Deliveries):
             self._on_hard_saved(partition, refused.__contains__, changes, now_s)
             for offset in refused & partition.failing.keys():
                 failing = partition.failing[offset]
-                self.failing_count -= failing.refused is None
+                if failing.refused is None:
+                    self._no_longer_counts(partition)
                 failing.refused = answer.refusal or ""
             if refused:
                 changes.refused.append((partition, answer.refusal or ""))

@@ -118,6 +118,7 @@ class Partition:
         "unfolded",
         "unproven",
         "unsent",
+        "unwritten_count",
         "urgent",
         "window",
     )
@@ -141,6 +142,8 @@ class Partition:
         self.urgent: deque[Row] = deque()
         self.in_flight: dict[int, Delivery] = {}
         self.failing: dict[int, Failing] = {}
+        # Of these, what can be written: not refused.
+        self.unwritten_count = 0
         self.parked: dict[int, str | None] = dict(claim.parked)
         self.handed: set[int] = set()
         self.facts: dict[int, Facts] = {}
@@ -236,7 +239,8 @@ class Partition:
         if self.uncertain or self.revoking or self.paused or self.lost or self.recovering or self.exposed:
             return False
         if not self.subscription.one_at_a_time:
-            return bool(self.urgent or self.ready)
+            # A claim that somebody has locked for a while must not use up what all may have in flight.
+            return bool(self.urgent or self.ready) and self.unwritten_count < max(self.window.max_size // 2, 1)
         if self.in_flight or self.failing:
             return False
         if self.urgent:

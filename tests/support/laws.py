@@ -290,8 +290,11 @@ class Laws:
         assert len(engine.heap) <= 2 * engine.heap.live + 1024, "I15: the heap"
         assert engine.heap.live == sum(len(p.in_flight) for p in engine.partitions.values()), "I15: in flight"
         assert engine.heap.live <= limits.max_in_flight, "I15: in flight"
-        unwritten = [f for p in engine.partitions.values() for f in p.failing.values() if f.refused is None]
-        assert engine.failing_count == len(unwritten), "I15: failing"
+        unwritten_counts = []
+        for partition in engine.partitions.values():
+            unwritten_counts.append(sum(failing.refused is None for failing in partition.failing.values()))
+            assert partition.unwritten_count == unwritten_counts[-1], f"I15: {partition.key} failing"
+        assert engine.failing_count == sum(unwritten_counts), "I15: failing"
         for partition in engine.partitions.values():
             held = len(partition.ready) + len(partition.in_flight)
             assert held <= 2 * limits.max_window + 32, f"I15: {partition.key} holds {held} messages"

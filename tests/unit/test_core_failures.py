@@ -893,3 +893,24 @@ def test_failures__not_written_yet__count_as_in_flight():
     shell.pass_time(0.1)
     assert len(shell.start(64)) == 7
     assert shell.engine.failing_count == 0
+
+
+def test_failures__of_a_claim_that_is_locked__do_not_use_up_what_all_may_have_in_flight():
+    database = FakeDatabase({1: 2}, {1: [1]})
+    for number in range(2):
+        database.published(1, number, count=400)
+    limits = Limits(max_window=64, max_in_flight=100)
+    shell = shell_of(database, ordering="none", limits=limits, policy=RetryPolicy(max_attempts=1))
+    database.locked.add(KEY)
+    handled = 0
+    for _ in range(40):
+        for message in shell.start(8):
+            if message.partition == KEY.partition:
+                shell.nack(message)
+            else:
+                handled += 1
+                shell.ack(message)
+        shell.pass_time(0.1)
+    locked = shell.engine.partitions[KEY]
+    assert 32 <= locked.unwritten_count < 32 + 8
+    assert handled > 100
