@@ -36,6 +36,7 @@ _SHORTEST_LOOK_S = 0.1
 class Moves:
     """wanted: to be claimed now. surplus: held, and meant for somebody else. lost: held, and owned by somebody else.
 
+    stray: some of what is wanted is wanted only to be handed over.
     paused: held or not, to stand still.
     settled: the plan in force is of the newest membership, and everything it gives to this coordinator is held.
     """
@@ -45,10 +46,12 @@ class Moves:
     lost: list[PartitionKey] = field(default_factory=list)
     paused: set[PartitionKey] = field(default_factory=set)
     settled: bool = True
+    stray: bool = False
 
     def complete(self, claims: Sequence[Claim]) -> bool:
         """Tell whether everything that the plan gives to this coordinator is held, now that these were taken."""
-        return self.settled or (len(claims) == len(self.wanted) and not self.surplus and bool(claims))
+        all_taken = len(claims) == len(self.wanted) and not self.surplus and bool(claims)
+        return self.settled or (all_taken and not self.stray)
 
 
 def entering(
@@ -323,7 +326,7 @@ def moves(
                 if claim.free or mine or claim.waiting_s >= hand_over_s:
                     found.wanted.append(key)
             elif mine and key not in held_before:
-                found.settled = False
+                found.settled, found.stray = False, True
                 found.wanted.append(key)
     found.lost.extend(key for key in held if key not in seen)
     return found

@@ -9,7 +9,7 @@ from support.fake_database import FakeDatabase
 
 from coordinator.consumer.membership import look_again_s, moves, plan_in_s, plan_of
 from coordinator.errors import MemberDeadError
-from coordinator.model import ClaimState, GroupState, PartitionKey
+from coordinator.model import Claim, ClaimState, GroupState, PartitionKey
 
 GROUP = 1
 TOPICS = {1: 5, 2: 3}
@@ -233,7 +233,9 @@ def test_claim_released_behind_the_look__is_not_claimed_again():
     claims = [ClaimState(1, 0, owner=a, free=False, target=b)]
     state = GroupState(GROUP, 5, 5, {a: frozenset({1}), b: frozenset({1})}, claims)
     assert moves([state], a, set(), held_before={key}).wanted == []
-    assert moves([state], a, set(), held_before=()).wanted == [key]
+    found = moves([state], a, set(), held_before=())
+    assert found.wanted == [key]
+    assert not found.complete([Claim(key, 2, 1, 0, (), takeover=True)])
 
 
 def test_members_that_read_different_topics__own_only_those():
