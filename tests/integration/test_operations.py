@@ -137,10 +137,11 @@ def paused_by(dsn, app, starts):
     return starts.last_s - returned_s
 
 
+@pytest.mark.direct("a listener needs a session")
 @pytest.mark.parametrize("listen", [True, False], ids=["told", "polls"])
 def test_pause__has_returned__the_last_message_starts_within_a_look(make_shell, dsn, listen):
     """The promise G18. Slack for a busy machine; a stream that is not stopped by a look goes on for the whole test."""
-    shell = make_shell(listen=listen, membership_poll_s=1.0, pooler="none")
+    shell = make_shell(listen=listen, membership_poll_s=1.0)
     starts = Starts()
     shell.subscribe(starts, ordering="none")
     with shell:

@@ -15,6 +15,9 @@ from coordinator.errors import ConfigError
 from coordinator.testing.databases import Databases
 from coordinator.testing.server import start_server
 
+# What a dump says of its session at the beginning has to hold to its end.
+pytestmark = pytest.mark.direct("a dump is restored in one session")
+
 
 @pytest.fixture
 def app(dsn):
