@@ -45,9 +45,9 @@ def owner(empty_dsn: str) -> Any:
     with psycopg.connect(empty_dsn, autocommit=True) as connection:
         name = connection.info.dbname
         role = f"owner_{name.rpartition('_')[2]}"
-        connection.execute(f"create role {role} login nosuperuser")
+        connection.execute(f"create role {role} login nosuperuser password 'x'")
         connection.execute(f"grant create on database {name} to {role}")
-        yield make_conninfo(empty_dsn, user=role)
+        yield make_conninfo(empty_dsn, user=role, password="x")
         connection.execute(f"drop owned by {role} cascade")
         connection.execute(f"drop role {role}")
 

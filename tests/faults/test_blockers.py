@@ -139,10 +139,10 @@ def test_end_blockers__another_role__is_named_and_left_alone(app, dsn, orphaned,
     role = "coordinator_test_other"
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(sql.SQL("drop role if exists {}").format(sql.Identifier(role)))
-        connection.execute(sql.SQL("create role {} login superuser").format(sql.Identifier(role)))
+        connection.execute(sql.SQL("create role {} login superuser password 'x'").format(sql.Identifier(role)))
         try:
             with (
-                held(dsn, user=role) as pid,
+                held(dsn, user=role, password="x") as pid,
                 Coordinator(dsn, settings=short(end_blockers=True)) as other,
                 other.consumer(TOPIC, group=GROUP),
             ):

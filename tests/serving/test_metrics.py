@@ -92,11 +92,11 @@ def test_gauges_of_the_database__two_processes__one_exports_and_the_other_takes_
 
 def test_run__as_a_role_that_may_only_consume__is_ready_and_leaves_the_gauges_to_others(app, dsn, free_port):
     role = f"consumer_{uuid4().hex[:8]}"
-    query(dsn, f"create role {role} login")
+    query(dsn, f"create role {role} login password 'x'")
     try:
         for (statement,) in query(dsn, "select coordinator.grant_statements('consumer', %s)", role):
             query(dsn, statement)
-        mine = psycopg.conninfo.make_conninfo(dsn, user=role)
+        mine = psycopg.conninfo.make_conninfo(dsn, user=role, password="x")
         with Coordinator(mine, client_id="run", settings=short(metrics_port=free_port)) as consuming:
             consuming.subscribe(TOPIC, group=GROUP)(lambda message: None)
             gauges = DatabaseGauges(opener(mine, 5.0, "test", prepare=True), consuming.schema)

@@ -117,10 +117,10 @@ def test_group__whose_topics_are_deleted__is_no_group_that_there_is_not(app):
 @pytest.mark.direct("a pooler has users of its own")
 def test_denied__says_who_can_give_the_right(app, dsn):
     role = "hints_" + dsn_name(dsn)
-    query(dsn, f"create role {role} login; grant usage on schema coordinator to {role}")
+    query(dsn, f"create role {role} login password 'x'; grant usage on schema coordinator to {role}")
     query(dsn, "revoke execute on function coordinator.peek from public")
     try:
-        with Coordinator(make_conninfo(dsn, user=role)) as stranger, pytest.raises(DeniedError) as raised:
+        with Coordinator(make_conninfo(dsn, user=role, password="x")) as stranger, pytest.raises(DeniedError) as raised:
             stranger.peek("orders", partition=0)
         assert "coordinator db grants --role" in raised.value.hint
     finally:
