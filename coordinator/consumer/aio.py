@@ -17,8 +17,10 @@ from coordinator.consumer.handlers import (
     Decode,
     NotBegunError,
     Outcomes,
+    PartlyFailedError,
     Registration,
     check_acked,
+    check_results,
     decoded,
     is_async,
     keep_alive,
@@ -463,6 +465,8 @@ class AsyncWorkers:
                     raise
                 # What it has waited for was cancelled, or it was itself, by a limit of its own: a failure like any other.
                 self._outcomes.failed(batch, error)
+            except PartlyFailedError as error:
+                self._outcomes.partly_failed(error.results)
             except (FencedError, NotBegunError) as error:
                 self._outcomes.not_charged(batch, error)
             except UnavailableError as error:
@@ -492,7 +496,8 @@ class AsyncWorkers:
                 connection = await stack.enter_async_context(self._runtime.transaction(batch))
             except UnavailableError as error:
                 raise NotBegunError(str(error)) from error
-            await registration.handler(argument, connection)  # type: ignore[misc] # as above
+            returned = await registration.handler(argument, connection)  # type: ignore[misc] # as above
+            check_results(batch, returned, options)
         check_acked(batch)
         return None
 

@@ -123,6 +123,7 @@ async def _commit(
     """Ack, commit and tell the engine, or find out what became of it."""
     xids: list[str] = []
     try:
+        runtime.engine.check_runs([message.delivery for message in messages if message.delivery is not None])
         xids.extend([await aexecute(ack, own, runtime.schema) for ack in ack_statements(me, messages)])
     except BaseException as error:
         await _roll_back(block, error)

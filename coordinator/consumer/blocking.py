@@ -13,8 +13,10 @@ from coordinator.consumer.handlers import (
     Decode,
     NotBegunError,
     Outcomes,
+    PartlyFailedError,
     Registration,
     check_acked,
+    check_results,
     decoded,
     keep_alive,
 )
@@ -379,6 +381,8 @@ class Workers:
                 finally:
                     if began_s >= times.next_s:
                         times.note(batch[0].topic, began_s, time.monotonic())
+            except PartlyFailedError as error:
+                self._outcomes.partly_failed(error.results)
             except (FencedError, NotBegunError) as error:
                 self._outcomes.not_charged(batch, error)
             except UnavailableError as error:
@@ -411,6 +415,6 @@ class Workers:
                 connection = stack.enter_context(self._runtime.transaction(batch))
             except UnavailableError as error:
                 raise NotBegunError(str(error)) from error
-            self._handled(registration, argument, connection)
+            check_results(batch, self._handled(registration, argument, connection), options)
         check_acked(batch)
         return None

@@ -116,6 +116,14 @@ class Outcomes:
             else:
                 self.failed([message], error)
 
+    def partly_failed(self, results: Sequence[tuple[Message, BaseException | None]]) -> None:
+        """A transaction was rolled back for some of its messages: the others are not charged."""
+        for message, error in results:
+            if error is None:
+                self._give_back(message)
+            else:
+                self.failed([message], error)
+
     def failed(self, batch: Sequence[Message], error: BaseException) -> None:
         """A handler has raised."""
         for message in batch:
@@ -152,6 +160,27 @@ class Outcomes:
 
 class NotBegunError(Exception):
     """There was no connection to begin a transaction on: the handler was not called, so it is no failure of it."""
+
+
+class PartlyFailedError(Exception):
+    """A transactional batch handler has told of failures: its one transaction is rolled back."""
+
+    def __init__(self, results: Sequence[tuple[Message, BaseException | None]]) -> None:
+        super().__init__("some messages of the batch have failed")
+        self.results = results
+
+
+def check_results(batch: Sequence[Message], returned: object, options: Options) -> None:
+    """Look at what a transactional handler returns, before its transaction ends.
+
+    Raises:
+        PartlyFailedError: It tells of failures: what it has done for these messages must not be committed, and the rest is
+            in the same transaction.
+    """
+    if options.batch_size > 1:
+        results = results_of(batch, returned)
+        if any(error is not None for _, error in results):
+            raise PartlyFailedError(results)
 
 
 def check_acked(batch: Sequence[Message]) -> None:

@@ -54,6 +54,8 @@ def transaction(
                 with own.transaction():
                     check_history(_limit(own, runtime, messages), history)
                     yield own
+                    with runtime.lock:
+                        runtime.engine.check_runs(runs)
                     xids.extend(execute(ack, own, runtime.schema) for ack in ack_statements(me, messages))
                     known = False
                 known = True

@@ -666,6 +666,21 @@ class Deliveries:
         runs = delivery.owner.runs
         runs[delivery.offset] = runs.get(delivery.offset, 0) + 1
 
+    def check_runs(self, deliveries: Sequence[Delivery]) -> None:
+        """Transactional runs are about to commit.
+
+        Raises:
+            AlreadySettledError: The handler of one of the messages has given it back or rejected it meanwhile.
+        """
+        self.take_in()
+        for delivery in deliveries:
+            partition: Partition = delivery.owner
+            if delivery.answered and not partition.lost and self._unsettled(partition, delivery):
+                raise AlreadySettledError(
+                    f"{partition.source.topic}/{partition.key.partition}@{delivery.offset} was given back or rejected in its "
+                    "transaction, which is rolled back"
+                )
+
     def end_run(self, delivery: Delivery) -> None:
         """A transactional run has ended, whatever its outcome; with the last one, the acks row may go."""
         self.take_in()
@@ -687,7 +702,10 @@ class Deliveries:
         if partition.lost:
             return
         partition.unfolded.add(delivery.offset)
-        self.ack(delivery, now_s)
+        self.take_in()
+        # It may have been given back since `check_runs`, by another thread.
+        if not delivery.answered or self._unsettled(partition, delivery):
+            self._ack(partition, delivery, now_s)
 
     def doubt(self, deliveries: Iterable[Delivery]) -> None:
         """Nobody will know whether a run's transaction has committed: its asking was cut off. Drop the claims.

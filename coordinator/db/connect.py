@@ -54,7 +54,8 @@ def options(dsn: str, connect_timeout_s: float, application_name: str) -> tuple[
     address = conninfo(dsn)
     given = psycopg.conninfo.conninfo_to_dict(address)
     ours = {**_TCP, "connect_timeout": int(connect_timeout_s), "application_name": application_name}
-    return address, {name: value for name, value in ours.items() if name not in given}
+    # Whatever the DSN or PGCLIENTENCODING says: keys and headers are sent and read as they are, in UTF-8.
+    return address, {name: value for name, value in ours.items() if name not in given} | {"client_encoding": "UTF8"}
 
 
 def connect(
@@ -101,6 +102,14 @@ join (values ('default_transaction_isolation', 'read committed'), ('default_tran
      as w(name, value) on w.name = s.name
 where s.source <> 'client'
 """
+# And for handlers' transactions, whose one limit is the deadline of their messages.
+_HANDLERS = """
+select pg_catalog.set_config(s.name, w.value, false)
+from pg_catalog.pg_settings s
+join (values ('default_transaction_read_only', 'off'), ('statement_timeout', '0'), ('transaction_timeout', '0'))
+     as w(name, value) on w.name = s.name
+where s.source <> 'client'
+"""
 _READ_ONLY = "25006"
 
 
@@ -108,8 +117,16 @@ def _set_up(connection: psycopg.Connection[Any]) -> None:
     connection.execute(_OURS)
 
 
+def _set_up_handlers(connection: psycopg.Connection[Any]) -> None:
+    connection.execute(_HANDLERS)
+
+
 async def _aset_up(connection: psycopg.AsyncConnection[Any]) -> None:
     await connection.execute(_OURS)
+
+
+async def _aset_up_handlers(connection: psycopg.AsyncConnection[Any]) -> None:
+    await connection.execute(_HANDLERS)
 
 
 def _became_standby(error: Exception, *, keeps_session: bool) -> bool:
@@ -178,7 +195,7 @@ class Pool:
             self._pool = ConnectionPool(
                 address,
                 connection_class=_noting(self._refusals),
-                configure=_set_up if self.keeps_session else None,
+                configure=None if self._pooled else _set_up_handlers if self._for_handlers else _set_up,
                 kwargs={"autocommit": True, "prepare_threshold": _threshold(prepare), **arguments},
                 min_size=0,
                 max_size=self._size,
@@ -321,7 +338,7 @@ class AsyncPool:
             pool: AsyncConnectionPool[psycopg.AsyncConnection[Any]] = AsyncConnectionPool(
                 address,
                 connection_class=_anoting(self._refusals),
-                configure=_aset_up if self.keeps_session else None,
+                configure=None if self._pooled else _aset_up_handlers if self._for_handlers else _aset_up,
                 kwargs={"autocommit": True, "prepare_threshold": _threshold(prepare), **arguments},
                 min_size=0,
                 max_size=self._size,
@@ -474,6 +491,7 @@ def callers(connection: object) -> psycopg.Connection[Any]:
             f"connection: found {_name(connection)}, wanted a psycopg.Connection, or a SQLAlchemy session or connection or "
             "a Django connection that runs on psycopg 3"
         )
+    _check_encoding(found)
     return found
 
 
@@ -486,7 +504,17 @@ def acallers(connection: object) -> psycopg.AsyncConnection[Any]:
     found = _unwrap(connection)
     if not isinstance(found, psycopg.AsyncConnection):
         raise ConfigError(f"connection: found {_name(connection)}, wanted a psycopg.AsyncConnection")
+    _check_encoding(found)
     return found
+
+
+def _check_encoding(connection: psycopg.BaseConnection[Any]) -> None:
+    """The server would take what is sent in UTF-8 for something else, and store it as that."""
+    encoding = connection.pgconn.parameter_status(b"client_encoding")
+    if encoding not in (b"UTF8", None):
+        raise ConfigError(
+            f"connection: found client_encoding {encoding.decode()}, wanted UTF8, in which keys and headers are sent"
+        )
 
 
 def _unwrap(connection: Any) -> object:

@@ -182,6 +182,17 @@ def test_overrun__last_attempt__dead_letter_or_effect_and_never_both(shell, dsn,
     assert parked(dsn) == []
 
 
+def declared_dead(dsn, client_id):
+    """Let its lease end, and see to it; a heartbeat may come in between, or its own look be first."""
+    if query(dsn, "select 1 from coordinator.coordinators where client_id = %s and state = 'dead'", client_id):
+        return True
+    query(
+        dsn, "update coordinator.coordinators set lease_until = now() - interval '1 s' where client_id = %s", client_id
+    )
+    query(dsn, "select coordinator.reap(3600)")
+    return False
+
+
 def test_takeover__while_a_zombie_runs__its_commit_is_refused(make_shell, dsn):
     """I6: the claim moves on under a running handler; what it did is rolled back, and the successor's effect is the only one.
 
@@ -198,8 +209,7 @@ def test_takeover__while_a_zombie_runs__its_commit_is_refused(make_shell, dsn):
     zombie.app.publish(TOPIC, 7, partition=0)
     zombie.start()
     wait_until(lambda: query(dsn, "select 1 from pg_stat_activity where state = 'idle in transaction'"))
-    query(dsn, "update coordinator.coordinators set lease_until = now() - interval '1 s' where client_id = 'zombie'")
-    wait_until(lambda: query(dsn, "select count(*) from coordinator.reap(3600)") == [(1,)])
+    wait_until(lambda: declared_dead(dsn, "zombie"))
     heir.subscribe(book, transactional=True)
     with heir:
         # The zombie comes back as a new member, with a share; whoever has partition 0, it is another epoch.
@@ -592,3 +602,75 @@ def test_begin__on_a_connection_that_is_gone__is_not_charged(shell, dsn, monkeyp
         wait_settled(dsn, 30)
     assert [seen.attempt for seen in record.seen] == [1] * 4
     assert effects(dsn) == [(value, 1) for value in range(4)]
+
+
+@pytest.mark.parametrize("what", ["nack", "reject"])
+def test_transactional__given_back_and_returns__has_no_effect_and_is_charged(shell, dsn, what):
+    """`except ...: message.nack(); return` is what people write: its effects were there as often as it was tried."""
+
+    def act(message, connection):
+        book(message, connection)
+        if message.value == 3:
+            message.nack() if what == "nack" else message.reject("never")
+
+    shell.subscribe(act, transactional=True, retry=[0.05], max_attempts=3)
+    shell.app.publish_many(TOPIC, list(range(10)))
+    with shell:
+        wait_settled(dsn)
+    assert effects(dsn) == [(value, 1) for value in range(10) if value != 3]
+    (letter,) = dead(dsn)
+    assert (letter["payload"], letter["attempts"]) == ("3", 3 if what == "nack" else 1)
+
+
+def test_transactional__acked_and_returns__effect_and_ack_are_there(shell, dsn):
+    def act(message, connection):
+        book(message, connection)
+        message.ack()
+
+    shell.subscribe(act, transactional=True)
+    shell.app.publish_many(TOPIC, list(range(10)))
+    with shell:
+        wait_settled(dsn)
+    assert effects(dsn) == [(value, 1) for value in range(10)]
+
+
+def test_transactional_batch__tells_of_failures__they_have_no_effect_and_the_rest_is_not_charged(shell, dsn):
+    """All was acked, whatever it said."""
+    attempts = {}
+
+    def act(messages, connection):
+        for message in messages:
+            book(message, connection)
+            attempts[message.value] = message.attempt
+        return {
+            message: ValueError("odd") if message.value in (3, 4) else None
+            for message in messages
+            if message.value != 5
+        }
+
+    shell.subscribe(act, transactional=True, batch_size=10, retry=[0.05], max_attempts=2)
+    shell.app.publish_many(TOPIC, list(range(10)))
+    with shell:
+        wait_settled(dsn)
+    assert effects(dsn) == [(value, 1) for value in range(10) if value not in (3, 4, 5)]
+    assert sorted((letter["payload"], letter["attempts"]) for letter in dead(dsn)) == [("3", 2), ("4", 2), ("5", 2)]
+    assert {attempts[value] for value in (0, 1, 2, 6, 7, 8, 9)} == {1}
+
+
+@pytest.mark.direct("behind a pooler a session can't be set up")
+def test_transactional__database_with_limits_of_its_own__handlers_have_none_but_their_deadline(shell, dsn):
+    """Publishing and plain handlers went on, and these failed until their messages were dead letters."""
+    name = sql.Identifier(conninfo_to_dict(dsn)["dbname"])
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for setting in ("statement_timeout to '200ms'", "default_transaction_read_only to on"):
+            connection.execute(sql.SQL("alter database {} set ").format(name) + sql.SQL(setting))
+    shell.app.publish(TOPIC, 1)
+
+    def act(message, connection):
+        connection.execute("select pg_sleep(0.4)")
+        book(message, connection)
+
+    shell.subscribe(act, transactional=True, max_attempts=1)
+    with shell:
+        wait_settled(dsn)
+    assert effects(dsn) == [(1, 1)]

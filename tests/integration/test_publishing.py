@@ -471,3 +471,29 @@ def test_batch__shown__names_its_first_places(app):
     assert repr(batch).startswith("PublishedBatch(5: Published(topic='shown', partition=0, offset=0")
     assert repr(batch).endswith(", ...)")
     assert repr(app.publish_many("shown", [])) == "PublishedBatch(0: )"
+
+
+def test_client_encoding__of_the_dsn__is_not_ours(shell, dsn):
+    """Sent in UTF-8 and taken for LATIN1, a key was stored as another one, in another partition; and some could not be read."""
+    latin = psycopg.conninfo.make_conninfo(dsn, client_encoding="LATIN1")
+    app = shell(latin)
+    app.create_topic("t", partitions=16)
+    keys = ["é", "🐘"]
+    places = [app.publish("t", 1, key=key).partition for key in keys]
+    with Coordinator(dsn) as other, Coordinator(latin) as reader, reader.consumer("t", group="g") as consumer:
+        assert [other.publish("t", 1, key=key).partition for key in keys] == places
+        found = []
+        while len(found) < 4:
+            for message in consumer.poll(4, 10):
+                found.append(message.key)
+                message.ack()
+    assert sorted(found) == sorted(2 * keys)
+
+
+def test_client_encoding__of_the_callers_connection__is_refused_where_it_is_not_utf8(dsn):
+    with Coordinator(dsn) as app, psycopg.connect(dsn, client_encoding="LATIN1") as mine:
+        app.create_topic("t")
+        with pytest.raises(ConfigError, match="found client_encoding LATIN1, wanted UTF8"):
+            app.publish("t", 1, key="é", connection=mine)
+        mine.execute("set client_encoding = 'UTF8'")
+        app.publish("t", 1, key="é", connection=mine)
