@@ -14,7 +14,14 @@ from uuid import UUID
 import psycopg
 from psycopg import pq
 
-from coordinator.consumer.requests import ack_question, ack_statements, check_history, idle_limit, is_committed
+from coordinator.consumer.requests import (
+    ack_question,
+    ack_statements,
+    check_history,
+    check_open,
+    idle_limit,
+    is_committed,
+)
 from coordinator.db.connect import acallers
 from coordinator.db.drive import aexecute
 from coordinator.db.translate import cause_of, translate
@@ -123,6 +130,7 @@ async def _commit(
     """Ack, commit and tell the engine, or find out what became of it."""
     xids: list[str] = []
     try:
+        check_open(own)
         runtime.engine.check_runs([message.delivery for message in messages if message.delivery is not None])
         xids.extend([await aexecute(ack, own, runtime.schema) for ack in ack_statements(me, messages)])
     except BaseException as error:

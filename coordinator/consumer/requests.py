@@ -1,12 +1,16 @@
 """From the commands of core.loop to the parameters of sql/functions/deliveries, and back; the same for both shells."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 from uuid import UUID
+
+import psycopg
+from psycopg import pq
 
 from coordinator.core.loop import Changes, Engine, Exchange, Resolve
 from coordinator.core.partition import Partition
 from coordinator.core.ranges import compress
-from coordinator.errors import StaleEpochError, UnavailableError
+from coordinator.errors import HandlerError, StaleEpochError, UnavailableError
 from coordinator.model import Message, PartitionKey, Resolved
 from coordinator.protocol import deliveries
 from coordinator.protocol.deliveries import ClaimArrays, ExchangeAnswer, ExchangeCall
@@ -57,6 +61,16 @@ def on_answer(engine: Engine, exchange: Exchange, answer: ExchangeAnswer, now_s:
 def resolve_statement(coordinator: UUID, resolve: Resolve) -> Statement[list[Resolved]]:
     """Return the statement that a Resolve command means."""
     return deliveries.resolve(coordinator, _claims(resolve.partitions))
+
+
+def check_open(connection: psycopg.BaseConnection[Any]) -> None:
+    """Look whether a handler's transaction is still there to be committed with its ack.
+
+    Raises:
+        HandlerError: The handler has ended it, by a statement of its own.
+    """
+    if connection.info.transaction_status == pq.TransactionStatus.IDLE:
+        raise HandlerError("the handler has ended its transaction, which is to be committed together with the ack")
 
 
 def ack_statements(coordinator: UUID, messages: Sequence[Message]) -> Iterator[Statement[str]]:

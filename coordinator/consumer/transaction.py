@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import pq
 
-from coordinator.consumer.requests import ack_question, ack_statements, check_history, idle_limit, is_committed
+from coordinator.consumer.requests import (
+    ack_question,
+    ack_statements,
+    check_history,
+    check_open,
+    idle_limit,
+    is_committed,
+)
 from coordinator.db.connect import callers
 from coordinator.db.drive import execute
 from coordinator.db.translate import cause_of, translate
@@ -54,6 +61,7 @@ def transaction(
                 with own.transaction():
                     check_history(_limit(own, runtime, messages), history)
                     yield own
+                    check_open(own)
                     with runtime.lock:
                         runtime.engine.check_runs(runs)
                     xids.extend(execute(ack, own, runtime.schema) for ack in ack_statements(me, messages))

@@ -674,3 +674,20 @@ def test_transactional__database_with_limits_of_its_own__handlers_have_none_but_
     with shell:
         wait_settled(dsn)
     assert effects(dsn) == [(1, 1)]
+
+
+def test_transactional__handler_rolls_back_by_a_statement__is_a_failure(shell, dsn):
+    """It was acked, and its effect was gone."""
+
+    def act(message, connection):
+        book(message, connection)
+        if message.value == 3:
+            connection.execute("rollback")
+
+    shell.subscribe(act, transactional=True, max_attempts=1)
+    shell.app.publish_many(TOPIC, list(range(5)))
+    with shell:
+        wait_settled(dsn)
+    assert effects(dsn) == [(value, 1) for value in range(5) if value != 3]
+    (letter,) = dead(dsn)
+    assert "has ended its transaction" in letter["error"]

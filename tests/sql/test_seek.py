@@ -175,6 +175,18 @@ def test_seek_forwards__what_it_passes__is_recorded_as_skipped_one_by_one_where_
     assert group.skips() == [("{[2,3)}", "seek", "test")]
 
 
+def test_seek_backwards__parked_message_that_the_log_has_dropped__is_passed(group):
+    """Its segment went between the look at the log's start and the look for the message; it was to be a dead letter, of nothing."""
+    member = group.member()
+    member.exchange(want=10)
+    member.park(6, key="k")
+    group.db.observer.run("update coordinator.topics set first_segment = 2")
+    group.db.observer.run('delete from coordinator.topic_1_s1 where "offset" = 6')
+    group.db.observer.one(*seek_call("offset", 5))
+    assert group.offsets("retries") == group.offsets("dead_letters") == []
+    assert group.skips() == [("{[0,5)}", "seek", "test"), ("{[6,7)}", "seek", "test")]
+
+
 def test_seek__parked_below_both_ends__stays(group):
     member = group.member()
     member.exchange(want=5)

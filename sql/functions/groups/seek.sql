@@ -47,6 +47,7 @@ declare
     v_kept int8multirange := '{}';
     v_passed int8multirange;
     v_row coordinator.retries;
+    v_passing boolean;
 begin
     if p_to is null or p_to not in ('earliest', 'latest', 'offset', 'shift', 'time')
        or (p_to in ('offset', 'shift')) <> (p_offset is not null) or (p_to = 'time') <> (p_time is not null) then
@@ -133,11 +134,12 @@ begin
           and r."offset" >= least(from_offset, to_offset)
         returning r.*
     loop
-        if v_row."offset" < to_offset and v_row.payload is null then
+        v_passing := v_row."offset" < to_offset or not coordinator.in_log(v_topic, p_partition, v_row."offset");
+        if v_passing and v_row.payload is null then
             insert into coordinator.skips (group_id, topic_id, partition, offsets, reason, skipped_by, note, key, errors, at)
             values (v_group, v_topic.topic_id, p_partition, int8multirange(int8range(v_row."offset", v_row."offset" + 1)), 'seek',
                     coordinator.actor(), p_reason, v_row.key, v_row.errors, v_now);
-        elsif v_row."offset" < to_offset or not coordinator.in_log(v_topic, p_partition, v_row."offset") then
+        elsif v_passing then
             perform coordinator.return_letter(v_row, 'skipped', v_now);
         else
             perform coordinator.remember_failures(v_row.group_id, v_row.topic_id, v_row.partition, v_row."offset",
