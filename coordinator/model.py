@@ -634,7 +634,9 @@ class Message(Delivery):
 
         Raises (at the end of the block):
             StaleEpochError: Not the owner any more; everything in the block was rolled back.
-            AlreadySettledError: Another run was first; everything in the block was rolled back.
+            AlreadySettledError: Another run was first, or the block has given the message back or rejected it; everything in
+                it was rolled back.
+            HandlerError: The block has ended the transaction by a statement of its own; nothing was acked.
         """
         return self._settler().transaction(self, connection)
 
