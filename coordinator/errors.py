@@ -152,7 +152,10 @@ class HandlerError(CoordinatorError):
 
 
 class Retry(Exception):  # noqa: N818 - a handler raises it to say what should happen, it is no error of ours
-    """Raised by a handler, from any depth: deliver the message again, after `delay_s` seconds if that is given."""
+    """Raised by a handler, from any depth: deliver the message again, after `delay_s` seconds if that is given.
+
+    Less than 0 counts as 0, more than 366 days as that, and NaN as what the retry policy says.
+    """
 
     def __init__(self, delay_s: float | None = None, reason: str = "asked for a retry") -> None:
         # Else a reason that is given first would be found out by whoever works out the delay.

@@ -615,6 +615,8 @@ class Message(Delivery):
     def nack(self, *, delay_s: float | None = None) -> None:
         """Give back as failed: delivered again after `delay_s`, or what the retry policy says; a dead letter when that is spent.
 
+        A `delay_s` is taken as by `Retry`.
+
         Ignored when the delivery's deadline has passed: it was taken back then.
         """
         self._settler().nack(self, delay_s)

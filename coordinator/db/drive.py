@@ -79,7 +79,8 @@ def execute(statement: Statement[T], connection: psycopg.Connection[Any], schema
         cursor = PlainCursor(connection, row_factory=tuple_row)
         # Binary: the text of a time depends on the DateStyle of a role or database.
         cursor.execute(render(statement.text, schema), statement.parameters, binary=True)
-        rows = cursor.fetchall() if cursor.description else []
+        # In a caller's pipeline there is no description before something is fetched.
+        rows = cursor.fetchall() if cursor.description or connection.pgconn.pipeline_status else []
     except UnicodeEncodeError as error:
         raise no_utf8(error) from error
     except psycopg.Error as error:
@@ -95,7 +96,7 @@ async def aexecute(statement: Statement[T], connection: psycopg.AsyncConnection[
     try:
         cursor = AsyncPlainCursor(connection, row_factory=tuple_row)
         await cursor.execute(render(statement.text, schema), statement.parameters, binary=True)
-        rows = await cursor.fetchall() if cursor.description else []
+        rows = await cursor.fetchall() if cursor.description or connection.pgconn.pipeline_status else []
     except UnicodeEncodeError as error:
         raise no_utf8(error) from error
     except psycopg.Error as error:
