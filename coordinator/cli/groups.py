@@ -152,14 +152,14 @@ def _expiry(info: "GroupInfo") -> dict[str, Any]:
 
 
 def _expiry_told(info: "GroupInfo") -> str:
-    kept = "for ever" if info.max_dead_letter_age_s is None else f"for {output.duration(info.max_dead_letter_age_s)}"
+    kept = "of any age" if info.max_dead_letter_age_s is None else f"for {output.duration(info.max_dead_letter_age_s)}"
     if info.expire_s is None:
         text = "never expires"
     else:
         what = "is deleted" if info.on_expiry == "delete" else "holds back nothing any more"
         text = f"{what} after {output.duration(info.expire_s)} without members"
     since = "" if info.unused_since is None else f", has none since {output.cell(info.unused_since)}"
-    return f"{text}{since}; dead letters are kept {kept}"
+    return f"{text}{since}; dead letters are kept {kept}, up to the bound in dlq stats"
 
 
 def _facts(
