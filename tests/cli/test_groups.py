@@ -142,7 +142,10 @@ def test_hand_overs__meant_for_a_member_whose_lease_is_over__wait_for_nobody(
 
 
 def test_describe__expiry__is_shown(on: Any, group: str) -> None:
-    assert "never expires; dead letters are kept of any age, up to the bound in dlq stats" in on("groups", "describe", group).lines
+    assert (
+        "never expires; dead letters are kept of any age, up to the bound in dlq stats"
+        in on("groups", "describe", group).lines
+    )
     assert (
         on(
             "groups",
