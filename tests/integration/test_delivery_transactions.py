@@ -622,6 +622,53 @@ def test_transactional__given_back_and_returns__has_no_effect_and_is_charged(she
     assert (letter["payload"], letter["attempts"]) == ("3", 3 if what == "nack" else 1)
 
 
+@pytest.mark.parametrize("what", ["nack", "reject", "ack", "extend"])
+def test_transactional__answered_while_its_commit_is_under_way__the_commit_wins(shell, dsn, what):
+    """By a thread that the handler has left behind: the effects are there already, so once more or a dead letter is wrong."""
+    query(
+        dsn,
+        """create function slow() returns trigger language plpgsql as
+               $$ begin perform pg_sleep(0.6); return null; end $$;
+           create constraint trigger slow after insert on effects deferrable initially deferred
+               for each row when (new.value = 3) execute function slow()""",
+    )
+    answered = []
+
+    def answer(message):
+        wait_until(
+            lambda: (
+                query(
+                    dsn,
+                    "select count(*) from pg_stat_activity a where a.datname = current_database() and a.wait_event = 'PgSleep'",
+                )
+                == [(1,)]
+            )
+        )
+        {
+            "nack": lambda: message.nack(delay_s=0),
+            "reject": message.reject,
+            "ack": message.ack,
+            "extend": lambda: message.extend(60),
+        }[what]()
+        answered.append(what)
+
+    def act(message, connection):
+        book(message, connection)
+        if message.value == 3:
+            threading.Thread(target=answer, args=(message,)).start()
+
+    shell.subscribe(act, transactional=True, max_attempts=2)
+    shell.app.publish_many(TOPIC, list(range(6)))
+    with shell:
+        wait_settled(dsn)
+        wait_until(lambda: answered == [what])
+        shell.app.publish(TOPIC, 6)
+        wait_until(lambda: (6, 1) in effects(dsn))
+        wait_settled(dsn)
+    assert effects(dsn) == [(value, 1) for value in range(7)]
+    assert dead(dsn) == parked(dsn) == query(dsn, "select from coordinator.acks") == []
+
+
 def test_transactional__acked_and_returns__effect_and_ack_are_there(shell, dsn):
     def act(message, connection):
         book(message, connection)
