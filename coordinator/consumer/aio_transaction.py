@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 import psycopg
-from psycopg import pq
 
 from coordinator.consumer.requests import (
     ack_question,
     ack_statements,
+    acked,
     check_history,
+    check_idle,
     check_open,
     idle_limit,
     is_committed,
@@ -26,9 +27,10 @@ from coordinator.db.connect import acallers
 from coordinator.db.drive import aexecute
 from coordinator.db.translate import cause_of, translate
 from coordinator.db.uninterrupted import uninterrupted
-from coordinator.errors import AlreadySettledError, ConfigError, UnavailableError
+from coordinator.errors import AlreadySettledError, UnavailableError
 from coordinator.model import Message
 from coordinator.protocol import deliveries
+from coordinator.protocol.deliveries import Begun
 
 if TYPE_CHECKING:
     from coordinator.consumer.aio_handing import AsyncHanding
@@ -47,7 +49,8 @@ async def transaction(
     Raises:
         StaleEpochError, AlreadySettledError: The ack was refused; everything was rolled back.
         UnavailableError: The connection was lost, and the transaction is known to be rolled back.
-        ConfigError: The given connection is in a transaction already, whose end nobody here would see.
+        ConfigError: The given connection is in a transaction already, or in pipeline mode.
+        HandlerError: The block has ended the transaction itself, or left a pipeline open.
     """
     runs = [message.delivery for message in messages if message.delivery is not None]
     runtime.engine.begin_runs(runs)
@@ -59,15 +62,13 @@ async def transaction(
                 if connection is None
                 else acallers(connection)
             )
-            if own.info.transaction_status != pq.TransactionStatus.IDLE:
-                raise ConfigError(
-                    "the connection is in a transaction; wanted one that is idle, to begin and commit here"
-                )
+            check_idle(own)
             block = psycopg.AsyncTransaction(own)
             await _begin(own, block)
             try:
                 limit = idle_limit(messages, runtime.settings.visibility_timeout_s, time.monotonic())
-                check_history(await aexecute(limit, own, runtime.schema), history)
+                begun = await aexecute(limit, own, runtime.schema)
+                check_history(begun.history, history)
                 yield own
             except BaseException as error:
                 if await _whole(own, _roll_back(block, error)):
@@ -76,7 +77,7 @@ async def transaction(
                 if ours is None:
                     raise
                 raise ours from cause_of(error)
-            await _whole(own, _commit(runtime, own, block, messages, me, history))
+            await _whole(own, _commit(runtime, own, block, messages, me, begun))
     finally:
         for delivery in runs:
             runtime.engine.end_run(delivery)
@@ -125,14 +126,15 @@ async def _commit(
     block: psycopg.AsyncTransaction,
     messages: Sequence[Message],
     me: UUID,
-    history: str | None,
+    begun: Begun,
 ) -> None:
     """Ack, commit and tell the engine, or find out what became of it."""
     xids: list[str] = []
     try:
         check_open(own)
         runtime.engine.check_runs([message.delivery for message in messages if message.delivery is not None])
-        xids.extend([await aexecute(ack, own, runtime.schema) for ack in ack_statements(me, messages)])
+        acks = ack_statements(me, messages, begun.began_us)
+        xids.extend([acked(await aexecute(ack, own, runtime.schema)) for ack in acks])
     except BaseException as error:
         await _roll_back(block, error)
         if isinstance(error, AlreadySettledError):
@@ -146,7 +148,7 @@ async def _commit(
         if not own.closed:
             known = True
             raise
-        committed = await _committed(runtime, xids[0], history, messages)
+        committed = await _committed(runtime, xids[0], begun.history, messages)
         known = True
         if not committed:
             raise UnavailableError("the connection was lost in the commit, which was rolled back") from error

@@ -10,11 +10,13 @@ from psycopg import pq
 from coordinator.core.loop import Changes, Engine, Exchange, Resolve
 from coordinator.core.partition import Partition
 from coordinator.core.ranges import compress
-from coordinator.errors import HandlerError, StaleEpochError, UnavailableError
+from coordinator.errors import ConfigError, HandlerError, StaleEpochError, UnavailableError
 from coordinator.model import Message, PartitionKey, Resolved
 from coordinator.protocol import deliveries
-from coordinator.protocol.deliveries import ClaimArrays, ExchangeAnswer, ExchangeCall
+from coordinator.protocol.deliveries import Begun, ClaimArrays, ExchangeAnswer, ExchangeCall
 from coordinator.protocol.statement import Statement
+
+_ENDED = "the handler has ended its transaction, which is to be committed together with the ack"
 
 
 def exchange_call(coordinator: UUID, exchange: Exchange) -> ExchangeCall:
@@ -63,18 +65,54 @@ def resolve_statement(coordinator: UUID, resolve: Resolve) -> Statement[list[Res
     return deliveries.resolve(coordinator, _claims(resolve.partitions))
 
 
+def check_idle(connection: psycopg.BaseConnection[Any]) -> None:
+    """Look whether a handler's transaction can begin on a connection.
+
+    Raises:
+        ConfigError: It is in a transaction already, whose end nobody here would see, or in pipeline mode, in which the COMMIT
+            would only be sent when the block ends.
+    """
+    if connection.info.transaction_status != pq.TransactionStatus.IDLE:
+        raise ConfigError("the connection is in a transaction; wanted one that is idle, to begin and commit here")
+    if connection.pgconn.pipeline_status:
+        raise ConfigError(
+            "the connection is in pipeline mode; wanted one that is not: a pipeline may be within the block"
+        )
+
+
 def check_open(connection: psycopg.BaseConnection[Any]) -> None:
     """Look whether a handler's transaction is still there to be committed with its ack.
 
     Raises:
-        HandlerError: The handler has ended it, by a statement of its own.
+        HandlerError: The handler has ended it, by a statement of its own, or has left a pipeline open on its connection, which
+            is closed then.
     """
+    if connection.pgconn.pipeline_status:
+        # What it holds back can be neither committed nor rolled back in order, and the next one must not get it.
+        connection.pgconn.finish()
+        raise HandlerError("the handler has left a pipeline open on the connection of its transaction")
     if connection.info.transaction_status == pq.TransactionStatus.IDLE:
-        raise HandlerError("the handler has ended its transaction, which is to be committed together with the ack")
+        raise HandlerError(_ENDED)
 
 
-def ack_statements(coordinator: UUID, messages: Sequence[Message]) -> Iterator[Statement[str]]:
+def acked(xid: str | None) -> str:
+    """Return the id of the transaction in which an ack was written.
+
+    Raises:
+        HandlerError: It was not written: the handler has ended its transaction, and begun another.
+    """
+    if xid is None:
+        raise HandlerError(_ENDED)
+    return xid
+
+
+def ack_statements(coordinator: UUID, messages: Sequence[Message], began_us: int) -> Iterator[Statement[str | None]]:
     """Yield one ack per claim, in the order of claims: two batches can't wait for each other crosswise.
+
+    Args:
+        coordinator: The owner.
+        messages: Of one transaction.
+        began_us: When it began, as `idle_limit` has told.
 
     Raises:
         StaleEpochError: A claim is known to be lost. Not left to the database alone: in another history of it, this
@@ -90,7 +128,7 @@ def ack_statements(coordinator: UUID, messages: Sequence[Message]) -> Iterator[S
             raise StaleEpochError(f"epoch {mine[0].epoch} of {key} is over", held=mine[0].epoch)
         offsets = [message.offset for message in mine]
         replays = [m.delivery.facts.replays if m.delivery and m.delivery.facts else 0 for m in mine]
-        yield deliveries.ack(coordinator, key, mine[0].epoch, offsets, replays)
+        yield deliveries.ack(coordinator, key, mine[0].epoch, offsets, replays, began_us)
 
 
 def ack_question(messages: Sequence[Message]) -> Statement[bool]:
@@ -102,7 +140,7 @@ def ack_question(messages: Sequence[Message]) -> Statement[bool]:
     return deliveries.ack_kept(delivery.owner.key, message.epoch, message.offset, replay)
 
 
-def idle_limit(messages: Sequence[Message], visibility_timeout_s: float, now_s: float) -> Statement[str | None]:
+def idle_limit(messages: Sequence[Message], visibility_timeout_s: float, now_s: float) -> Statement[Begun]:
     """Return what limits a handler's transaction: it may be idle for as long as its deadline allows, and no longer."""
     delivery = messages[0].delivery
     assert delivery is not None

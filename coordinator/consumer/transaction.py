@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg import pq
 
 from coordinator.consumer.requests import (
     ack_question,
     ack_statements,
+    acked,
     check_history,
+    check_idle,
     check_open,
     idle_limit,
     is_committed,
@@ -23,9 +24,10 @@ from coordinator.consumer.requests import (
 from coordinator.db.connect import callers
 from coordinator.db.drive import execute
 from coordinator.db.translate import cause_of, translate
-from coordinator.errors import AlreadySettledError, ConfigError, UnavailableError
+from coordinator.errors import AlreadySettledError, UnavailableError
 from coordinator.model import Message
 from coordinator.protocol import deliveries
+from coordinator.protocol.deliveries import Begun
 
 if TYPE_CHECKING:
     from coordinator.consumer.handing import Handing
@@ -42,7 +44,8 @@ def transaction(
     Raises:
         StaleEpochError, AlreadySettledError: The ack was refused; everything was rolled back.
         UnavailableError: The connection was lost, and the transaction is known to be rolled back.
-        ConfigError: The given connection is in a transaction already, whose end nobody here would see.
+        ConfigError: The given connection is in a transaction already, or in pipeline mode.
+        HandlerError: The block has ended the transaction itself, or left a pipeline open.
     """
     runs = [message.delivery for message in messages if message.delivery is not None]
     with runtime.lock:
@@ -52,19 +55,18 @@ def transaction(
     try:
         with contextlib.ExitStack() as stack:
             own = stack.enter_context(runtime.handlers_pool().lent()) if connection is None else callers(connection)
-            if own.info.transaction_status != pq.TransactionStatus.IDLE:
-                raise ConfigError(
-                    "the connection is in a transaction; wanted one that is idle, to begin and commit here"
-                )
+            check_idle(own)
             xids: list[str] = []
             try:
                 with own.transaction():
-                    check_history(_limit(own, runtime, messages), history)
+                    begun = _limit(own, runtime, messages)
+                    check_history(begun.history, history)
                     yield own
                     check_open(own)
                     with runtime.lock:
                         runtime.engine.check_runs(runs)
-                    xids.extend(execute(ack, own, runtime.schema) for ack in ack_statements(me, messages))
+                    acks = ack_statements(me, messages, begun.began_us)
+                    xids.extend(acked(execute(ack, own, runtime.schema)) for ack in acks)
                     known = False
                 known = True
             except AlreadySettledError:
@@ -107,8 +109,8 @@ def _tell_settled(runtime: "Handing", own: psycopg.Connection[Any], messages: Se
         runtime.changed.notify_all()
 
 
-def _limit(connection: psycopg.Connection[Any], runtime: "Handing", messages: Sequence[Message]) -> str | None:
-    """A handler may be idle in its transaction for as long as its deadline allows, and no longer; tells its history."""
+def _limit(connection: psycopg.Connection[Any], runtime: "Handing", messages: Sequence[Message]) -> Begun:
+    """A handler may be idle in its transaction for as long as its deadline allows, and no longer."""
     return execute(
         idle_limit(messages, runtime.settings.visibility_timeout_s, time.monotonic()), connection, runtime.schema
     )

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 from coordinator.core.ranges import Range, from_text, to_text
@@ -176,25 +177,44 @@ def resolve(coordinator: UUID, claims: ClaimArrays) -> Statement[list[Resolved]]
     )
 
 
+# When the transaction began, in microseconds: this tells it from one that a statement of the handler's has begun in its place.
+_BEGAN = "(extract(epoch from pg_catalog.now()) * 1000000)::bigint"
+
+
+class Begun(NamedTuple):
+    """A handler's transaction when it has begun: when, in microseconds since 1970, and in which history of the database."""
+
+    began_us: int
+    history: str | None
+
+
 def ack(
-    coordinator: UUID, key: PartitionKey, epoch: int, offsets: Sequence[int], replays: Sequence[int]
-) -> Statement[str]:
-    """Ack in the handler's transaction, as its last statement; returns the transaction's id."""
+    coordinator: UUID,
+    key: PartitionKey,
+    epoch: int,
+    offsets: Sequence[int],
+    replays: Sequence[int],
+    began_us: int | None = None,
+) -> Statement[str | None]:
+    """Ack in the handler's transaction, as its last statement; returns the transaction's id.
+
+    None, and nothing was acked, in another transaction than the one that began at `began_us`.
+    """
     return Statement(
         "ack",
-        "select coordinator.ack(%s, %s, %s, %s, %s, %s, %s)",
-        (str(coordinator), key.group_id, key.topic_id, key.partition, epoch, array(offsets), array(replays)),
-        lambda rows: str(rows[0][0]),
+        f"select case when coalesce(%s::bigint = {_BEGAN}, true) then coordinator.ack(%s, %s, %s, %s, %s, %s, %s) end",
+        (began_us, str(coordinator), key.group_id, key.topic_id, key.partition, epoch, array(offsets), array(replays)),
+        lambda rows: rows[0][0],
     )
 
 
-def limit_idle(limit_s: float) -> Statement[str | None]:
-    """End this transaction when it is idle for so long; returns which history of the database it is in, as `history`."""
+def limit_idle(limit_s: float) -> Statement[Begun]:
+    """End this transaction when it is idle for so long; returns when it has begun, and the database's `history`."""
     return Statement(
         "limit_idle",
-        "select set_config('idle_in_transaction_session_timeout', %s, true), coordinator.history()",
+        f"select set_config('idle_in_transaction_session_timeout', %s, true), {_BEGAN}, coordinator.history()",
         (str(int(limit_s * 1000)),),
-        lambda rows: rows[0][1],
+        lambda rows: Begun(rows[0][1], rows[0][2]),
     )
 
 

@@ -6,7 +6,7 @@ from support.aio import in_loop
 from support.shell import query
 
 from coordinator import AsyncCoordinator, Coordinator
-from coordinator.errors import NotFoundError
+from coordinator.errors import ConfigError, NotFoundError
 
 
 @pytest.fixture
@@ -45,11 +45,34 @@ def test_publish__unknown_topic_in_a_pipeline__is_named(dsn, topic):
         assert app.publish(topic, b"a", connection=connection).offset == 0
 
 
-def test_transaction__on_a_connection_in_a_pipeline__acks_with_its_commit(dsn, topic):
+def test_transaction__on_a_connection_in_a_pipeline__is_refused_and_takes_one_within(dsn, topic):
+    """Its COMMIT would only be sent when the block ends."""
     with Coordinator(dsn) as app, psycopg.connect(dsn, autocommit=True) as connection:
         app.publish_many(topic, [b"a", b"b"])
-        with app.consumer(topic, group="billing") as consumer, connection.pipeline():
-            for message in consumer.poll(2, timeout_s=10):
-                with message.transaction(connection) as given:
+        with app.consumer(topic, group="billing") as consumer:
+            first, second = consumer.poll(2, timeout_s=10)
+            with (
+                connection.pipeline(),
+                pytest.raises(ConfigError, match="pipeline mode"),
+                first.transaction(connection),
+            ):
+                pass
+            for message in (first, second):
+                with message.transaction(connection) as given, given.pipeline():
                     given.execute("select 1")
+        assert query(dsn, "select sum(lag) from coordinator.offsets") == [(0,)]
+
+
+@in_loop
+async def test_atransaction__on_a_connection_in_a_pipeline__is_refused_and_takes_one_within(dsn, topic):
+    async with AsyncCoordinator(dsn) as app, await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
+        await app.publish(topic, b"a")
+        async with app.consumer(topic, group="billing") as consumer:
+            (message,) = await consumer.poll(1, timeout_s=10)
+            async with connection.pipeline():
+                with pytest.raises(ConfigError, match="pipeline mode"):
+                    async with message.transaction(connection):
+                        pass
+            async with message.transaction(connection) as given, given.pipeline():
+                await given.execute("select 1")
         assert query(dsn, "select sum(lag) from coordinator.offsets") == [(0,)]

@@ -1,5 +1,6 @@
 """Acks in the handler's own transaction: effects and ack are both there or both not, whatever overruns, dies or is cut."""
 
+import contextlib
 import threading
 import time
 
@@ -723,13 +724,14 @@ def test_transactional__database_with_limits_of_its_own__handlers_have_none_but_
     assert effects(dsn) == [(1, 1)]
 
 
-def test_transactional__handler_rolls_back_by_a_statement__is_a_failure(shell, dsn):
+@pytest.mark.parametrize("statement", ["rollback", "rollback and chain", "rollback; begin"])
+def test_transactional__handler_rolls_back_by_a_statement__is_a_failure(shell, dsn, statement):
     """It was acked, and its effect was gone."""
 
     def act(message, connection):
         book(message, connection)
         if message.value == 3:
-            connection.execute("rollback")
+            connection.execute(statement)
 
     shell.subscribe(act, transactional=True, max_attempts=1)
     shell.app.publish_many(TOPIC, list(range(5)))
@@ -738,3 +740,44 @@ def test_transactional__handler_rolls_back_by_a_statement__is_a_failure(shell, d
     assert effects(dsn) == [(value, 1) for value in range(5) if value != 3]
     (letter,) = dead(dsn)
     assert "has ended its transaction" in letter["error"]
+
+
+@pytest.mark.parametrize("statement", ["commit", "commit and chain", "commit; begin"])
+def test_transactional__handler_commits_by_a_statement__is_a_failure(shell, dsn, statement):
+    """What is committed can't be undone; but it is not passed over in silence, and nothing behind it counts."""
+
+    def act(message, connection):
+        connection.execute(statement)
+        if statement != "commit":
+            book(message, connection)
+
+    shell.subscribe(act, transactional=True, max_attempts=1)
+    shell.app.publish_many(TOPIC, list(range(2)))
+    with shell:
+        wait_settled(dsn)
+    assert effects(dsn) == []
+    assert all("has ended its transaction" in letter["error"] for letter in dead(dsn))
+    assert len(dead(dsn)) == 2
+
+
+def test_transactional__handler_leaves_a_pipeline_open__is_a_failure_and_the_next_has_a_connection_in_order(shell, dsn):
+    """In a pipeline the COMMIT would only be sent, and what became of it not be known when the message counts as acked."""
+
+    def act(message, connection):
+        if message.value == 3:
+            left.append(connection.pipeline())
+            # Of a handler of either shell: what enters a pipeline of asyncio's is a coroutine that never waits.
+            entering = left[-1].__enter__() if hasattr(left[-1], "__enter__") else left[-1].__aenter__()
+            if hasattr(entering, "send"):
+                with contextlib.suppress(StopIteration):
+                    entering.send(None)
+        book(message, connection)
+
+    left = []
+    shell.subscribe(act, transactional=True, max_attempts=1)
+    shell.app.publish_many(TOPIC, list(range(6)))
+    with shell:
+        wait_settled(dsn)
+    assert effects(dsn) == [(value, 1) for value in range(6) if value != 3]
+    (letter,) = dead(dsn)
+    assert "pipeline" in letter["error"]
