@@ -33,6 +33,21 @@ class BlockedKey:
 
 
 @dataclass(frozen=True, slots=True)
+class Stopped:
+    """A partition of which nothing more is read before something ends.
+
+    Attributes:
+        reason: "open transactions" that have published there, or are not known yet not to have; "unsettled": messages that are in
+            flight between too many that are settled; "parked": too many that wait for a retry, or behind one.
+    """
+
+    group: str
+    topic: str
+    partition: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """One coordinator at a moment.
 
@@ -41,6 +56,7 @@ class Status:
         ready: Messages in memory that are not started.
         running: In flight, the longest first; a handler that never returns stands at the head.
         parked: Messages in the retries table of the held claims.
+        stopped: Partitions that have reached a bound (`max_holes`, `max_parked`).
         held_back: Nothing starts because the machine is too busy (pause_above_cpu).
         wake_ups: How new messages are noticed: "listen", "checking" (LISTEN was sent, nothing heard yet), "deaf" (nothing is
             heard: polling), "poll".
@@ -55,6 +71,7 @@ class Status:
     in_flight_bytes: int
     parked: int
     blocked_keys: tuple[BlockedKey, ...]
+    stopped: tuple[Stopped, ...]
     held_back: bool
     wake_ups: WakeUps
     clock_skew_s: float | None
@@ -103,6 +120,11 @@ def status_of(
             BlockedKey(p.source.group, p.source.topic, p.source.partition, key, waiting)
             for p in partitions
             for key, waiting in p.lanes.blocked()
+        ),
+        tuple(
+            Stopped(p.source.group, p.source.topic, p.source.partition, reason)
+            for p in partitions
+            if (reason := p.stopped_by(engine.limits.max_holes, engine.limits.max_parked))
         ),
         engine.held_back,
         wake_ups,

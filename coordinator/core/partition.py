@@ -207,14 +207,20 @@ class Partition:
         if self.lanes.waiting_count >= self.window.max_waiting:
             return 0
         # A gap is a message that may appear any moment: a large open transaction must not flood the reader when it commits.
-        buffered = len(self.ready) + len(self.urgent) + self.gaps.size
+        missing = self.gaps.size
+        buffered = len(self.ready) + len(self.urgent)
         if self.crashes:
             # Everything open is charged with the next crash: so that there is less of it, what runs counts, too. Else it does
             # not: who gathers many messages before he acks the first would get no more, long before max_in_flight.
             buffered += len(self.in_flight)
+        if self.crashes or self.subscription.one_at_a_time:
+            buffered += missing
         # Where a read has found nothing but gaps, the handlers' speed says nothing: a rolled-back load is to be passed quickly.
         size = self.window.max_waiting if self.barren and not self.in_flight else self.window.size
         room = size - buffered
+        if not self.subscription.one_at_a_time:
+            # What is open is not waited for: so it does not use up the window, as it would in moments.
+            room = min(room, self.window.max_missing - missing)
         return room if 4 * room >= size else 0
 
     @property
@@ -233,6 +239,20 @@ class Partition:
         return (self.holes >= max_holes or len(self.parked) >= max_parked) and not (
             self.done and self.position < self.done[-1][1]
         )
+
+    def stopped_by(self, max_holes: int, max_parked: int) -> str:
+        """What keeps this owner from reading on: "open transactions", "unsettled" or "parked"; empty where nothing does."""
+        stable = self.gaps.first
+        if self.subscription.one_at_a_time:
+            # It reads on for a while, but starts nothing.
+            open_ones = stable is not None and not (self.ready and self.ready[0][1] < stable)
+        else:
+            open_ones = 4 * (self.window.max_missing - self.gaps.size) < self.window.size
+        if open_ones or len(self.gaps) >= max_holes:
+            return "open transactions"
+        if not self.at_bound(max_holes, max_parked):
+            return ""
+        return "parked" if len(self.parked) >= max_parked else "unsettled"
 
     def may_start(self) -> bool:
         """Tell whether `ready` or `urgent` has something that order and state allow to start."""

@@ -5,6 +5,7 @@ _START = 64
 _FULL_S = 2.0
 _EMPTY_S = 1.0
 _LOOK_AHEAD = 4
+_MISSING = 20
 
 
 class Window:
@@ -44,6 +45,17 @@ class Window:
     def max_waiting(self) -> int:
         """How many messages may wait behind keys, beside the window."""
         return _LOOK_AHEAD * self._max
+
+    @property
+    def max_missing(self) -> int:
+        """How many missing offsets are read past, by a subscription that does not wait for them.
+
+        All of them may be there at once when a large transaction commits, beside what the window holds.
+        """
+        messages = _MISSING * self._max
+        if self._average_bytes * messages <= _LOOK_AHEAD * self._max_bytes:
+            return messages
+        return max(int(_LOOK_AHEAD * self._max_bytes / self._average_bytes), self.size)
 
     def on_read(self, count: int, size_bytes: int) -> None:
         """Count what was read."""

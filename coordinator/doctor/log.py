@@ -61,7 +61,7 @@ def publishers(notes: Notes, found: list[Publisher], now: datetime, limits: Limi
         notes.warning(
             ", ".join(sorted(set(subjects))),
             f"{whose} has published there and is open for {duration(age)}; readers with ordering=partition wait at its "
-            "offsets, and no segment is dropped",
+            "offsets, others stop when they have read past many of them, and no segment is dropped",
             f"end it: select pg_terminate_backend({pid})"
             if pid is not None
             else "commit or roll it back: see pg_prepared_xacts",

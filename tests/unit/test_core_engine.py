@@ -416,6 +416,52 @@ def test_bulk_transaction__held_open__does_not_flood_the_reader(database):
     assert handled == list(range(2000))
 
 
+@pytest.mark.parametrize("ordering", ["key", "none"])
+def test_bulk_transaction__held_open_and_not_waited_for__does_not_stop_what_comes_behind(database, ordering):
+    """It used up the window: a few dozen open messages stopped the partition."""
+    shell = Shell(database, ordering=ordering, limits=Limits(max_window=10))
+    shell.claim_all()
+    bulk = database.begin()
+    for _ in range(100):
+        database.publish(bulk, 1, 0)
+    database.published(1, 0, count=300)
+    handled = []
+    for _ in range(100):
+        shell.pass_time(0.02)
+        handled += shell.handle(50)
+    assert handled == list(range(100, 400))
+    assert owned(shell).stopped_by(256, 10_000) == ""
+    database.end(bulk, commit=True)
+    for _ in range(100):
+        shell.pass_time(0.02)
+        handled += shell.handle(50)
+    assert sorted(handled) == list(range(400))
+
+
+@pytest.mark.parametrize("ordering", ["key", "none"])
+def test_bulk_transaction__larger_than_what_is_read_past__stops_the_partition_and_says_so(database, ordering):
+    """I15. Mutant: no bound."""
+    shell = Shell(database, ordering=ordering, limits=Limits(max_window=10))
+    shell.claim_all()
+    bulk = database.begin()
+    for _ in range(2000):
+        database.publish(bulk, 1, 0)
+    database.published(1, 0)
+    shell.pass_time(1.0)
+    assert shell.handle(10) == []
+    assert owned(shell).gaps.size <= owned(shell).window.max_missing == 200
+    assert owned(shell).stopped_by(256, 10_000) == "open transactions"
+    database.end(bulk, commit=True)
+    shell.pass_time(0.1)
+    assert len(owned(shell).ready) <= 300
+    handled = []
+    while chunk := shell.handle(10):
+        handled += chunk
+        shell.pass_time(0.02)
+    assert sorted(handled) == list(range(2001))
+    assert owned(shell).stopped_by(256, 10_000) == ""
+
+
 def test_exchange__counts_and_lists__go_together(shell, database):
     """What `requests.exchange_call` relies on."""
     database.published(1, 0, count=3)
