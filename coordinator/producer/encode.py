@@ -19,6 +19,8 @@ MAX_KEY_BYTES = 1024
 MAX_HEADERS_BYTES = 16384
 MAX_DEDUP_KEY_BYTES = 1024
 MAX_DELAY_S = 100 * 366 * 86400.0
+# Of times; the last one that there is in every time zone.
+_LAST_YEAR = 9998
 
 # What happens to a message whose dedup key was used within the window.
 OnDuplicate: TypeAlias = Literal["return", "raise"]
@@ -174,9 +176,12 @@ def _time(time: Any, place: int | None) -> datetime:
     if not isinstance(time, datetime) or time.utcoffset() is None:
         raise InvalidInputError(f"{_at(place)}deliver_at is a datetime with a time zone, found {time!r}")
     try:
-        return time.astimezone(UTC)
+        utc = time.astimezone(UTC)
     except OverflowError as error:
         raise InvalidInputError(f"{_at(place)}deliver_at {time!r} has no form in UTC") from error
+    if utc.year > _LAST_YEAR:
+        raise InvalidInputError(f"{_at(place)}deliver_at is before the year {_LAST_YEAR + 1}, found {time!r}")
+    return utc
 
 
 def _unless_empty(items: Sequence[str | None], encode: Any) -> object:

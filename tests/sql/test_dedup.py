@@ -341,6 +341,8 @@ def test_message_id__topic_with_window__is_a_dedup_key(db):
         "p_delays_s => array[1, 'infinity'::double precision]",
         "p_delays_s => array[1, 4e9]",
         "p_deliver_ats => array[null, 'infinity'::timestamptz]",
+        "p_deliver_ats => array[null, '9999-01-01 00:00:00+00'::timestamptz]",
+        "p_deliver_ats => array[null, '290000-01-01'::timestamptz]",
         "p_delays_s => array[1, 1], p_deliver_ats => array[null, now()]",
     ],
 )

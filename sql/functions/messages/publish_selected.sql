@@ -47,12 +47,13 @@ begin
     end if;
     select u.n, u.delay_s, u.at, u.key into v_bad
     from unnest(p_delays_s, p_deliver_ats, p_dedup_keys) with ordinality as u(delay_s, at, key, n)
-    where u.delay_s is not null and u.at is not null or u.at in ('infinity', '-infinity')
+    -- What Python's datetime can't hold would keep everybody's list of what is scheduled from being read.
+    where u.delay_s is not null and u.at is not null or u.at = '-infinity' or u.at >= '9999-01-01 00:00:00+00'
        or not u.delay_s between -3.2e9 and 3.2e9 or octet_length(u.key) > 1024
     limit 1;
     if found then
         raise exception using errcode = 'KG005', message = format(
-            'message %s: wanted a delay of at most 100 years or a finite time, not both, and a dedup key of at most 1024 bytes; '
+            'message %s: wanted a delay of at most 100 years or a time before the year 9999, not both, and a dedup key of at most 1024 bytes; '
             'found delay %s, time %s and a key of %s bytes',
             v_bad.n - 1, coalesce(v_bad.delay_s::text, 'none'), coalesce(v_bad.at::text, 'none'),
             coalesce(octet_length(v_bad.key), 0));
