@@ -151,3 +151,48 @@ def test_group_rates__group_older_than_ten_minutes__counts_what_came_since(conne
     )
     (rate,) = connection.execute("select settled from coordinator.group_rates").fetchall()
     assert rate == (2,)
+
+
+def test_rates__after_a_seek__count_what_was_settled_since(connection, dsn):
+    """They took the distance of the seek for messages, and forgot the settled ones after one back."""
+    with Coordinator(dsn) as app:
+        app.create_topic("t", 1)
+        app.publish_many("t", list(range(100)))
+
+        def settle(count):
+            with app.consumer("t", group="g") as consumer:
+                found = []
+                while len(found) < count:
+                    for message in consumer.poll(count - len(found), 1):
+                        message.ack()
+                        found.append(message)
+                consumer.commit()
+
+        def rates(since_seek, at_most):
+            (rate,) = connection.execute("select settled from coordinator.group_rates").fetchall()
+            assert rate == (since_seek,)
+            # Of each ten seconds the newest row is kept, so what was settled shortly before a seek may be forgotten.
+            assert since_seek <= sum(row["settled"] for row in run(connection, "rates-by-minute")) <= at_most
+
+        settle(5)
+        rates(5, 5)
+        app.seek("g", to="latest")
+        rates(0, 5)
+        app.publish("t", 100)
+        settle(1)
+        rates(1, 6)
+        app.seek("g", to="earliest")
+        rates(0, 6)
+        settle(7)
+        rates(7, 13)
+
+
+def test_rates__messages_were_skipped__does_not_count_them_as_settled(connection, dsn):
+    with Coordinator(dsn) as app:
+        app.create_topic("t", 1)
+        app.publish_many("t", list(range(10)))
+        with app.consumer("t", group="g") as consumer:
+            for message in consumer.poll(4, 10):
+                message.ack()
+        app.skip("g", "t", 0, 4)
+        assert connection.execute("select settled from coordinator.group_rates").fetchall() == [(4,)]
