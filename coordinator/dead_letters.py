@@ -16,7 +16,7 @@ from coordinator.errors import InvalidInputError, NotFoundError
 from coordinator.model import DeadLetter, DeadLetterStats, PurgeOutcome, ReplayOutcome, value_text
 from coordinator.protocol import dead_letters as protocol
 from coordinator.protocol.check import flag, int4, int8, maybe, moment, nearest, number, text, wrong
-from coordinator.protocol.dead_letters import Filters, Place, in_transaction, place_of
+from coordinator.protocol.dead_letters import REASONS, Filters, Place, in_transaction, place_of
 from coordinator.protocol.statement import Flow, call
 
 T = TypeVar("T")
@@ -399,6 +399,11 @@ def _checked(filters: Filters) -> Filters:
                 int4(name, value, 0)
             case "offset":
                 int8(name, value, 0)
+            case "reason":
+                if value not in REASONS:
+                    raise InvalidInputError(
+                        f"reason: wanted {', '.join(REASONS[:-1])} or {REASONS[-1]}, found {value!r}"
+                    )
             case "since" | "until":
                 moment(name, value)
             case _:

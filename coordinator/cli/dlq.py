@@ -25,7 +25,7 @@ def _filters(function: Callable[..., None]) -> Callable[..., None]:
             click.option("--topic", metavar="NAME", help="Only of this topic."),
             click.option("--partition", type=click.IntRange(min=0), help="Only of this partition."),
             click.option("--offset", type=click.IntRange(min=0), help="Only at this offset."),
-            click.option("--reason", metavar="attempts|crash|rejected", help="Only what died of this."),
+            click.option("--reason", metavar="attempts|crash|rejected|skipped", help="Only what died of this."),
             click.option(
                 "--error", metavar="REGEX", help="Only where PostgreSQL finds this pattern in the last error."
             ),
@@ -210,7 +210,8 @@ def replay(
         try:
             outcome = letters.replay(rate=rate, limit=limit, on_batch=on_batch, **filters)
         except BaseException:
-            output.note(f"{done} were replayed before; the same call goes on with the rest")
+            if done:
+                output.note(f"{done} were replayed before; the same call goes on with the rest")
             raise
     facts = {"group": group, "dry_run": False, **output.plain(outcome)}
     if options.as_json:

@@ -18,6 +18,8 @@ def _headers(_ctx: click.Context, _parameter: click.Parameter, texts: tuple[str,
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise click.BadParameter(f"found {text!r}, wanted NAME=VALUE")
+        if name in headers:
+            raise click.BadParameter(f"the header {name!r} is given twice")
         headers[name] = value
     return headers or None
 

@@ -92,7 +92,7 @@ def _tell_paused(options: Options, name: str, found: "Sequence[PartitionPause]",
 @click.option("--shift-by", type=int, metavar="N", help="By so many offsets; negative: backwards.")
 @click.option(
     "--from-file",
-    type=click.File("r", encoding="utf-8"),
+    type=click.File("rb"),
     help="To where it says: what describe --json printed, or lines topic,partition,offset; - is standard input.",
 )
 @click.option("--force", is_flag=True, help="Even though members are live: they are fenced.")
@@ -130,7 +130,7 @@ def seek(
         {} if to_offset is None else {"to": to_offset},
         {} if to_datetime is None else {"to": to_datetime},
         {} if shift_by is None else {"by": shift_by},
-        {} if from_file is None else {"offsets": read_positions(from_file.read())},
+        {} if from_file is None else {"offsets": read_positions(_text(from_file))},
     ]
     chosen = [target for target in targets if target]
     if len(chosen) != 1:
@@ -285,3 +285,12 @@ def _tell_deleted(options: Options, facts: "Mapping[str, Any]") -> None:
         output.line(
             f"group {facts['group']} deleted: {facts['partitions']} partitions, {facts['dead_letters']} dead letters"
         )
+
+
+def _text(file: Any) -> str:
+    raw: bytes = file.read()
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        found = raw[error.start : error.start + 4]
+        raise click.BadParameter(f"the file is no UTF-8: found {found!r} at byte {error.start}") from error

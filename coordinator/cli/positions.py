@@ -17,8 +17,10 @@ def read_positions(text: str) -> dict[tuple[str, int], int]:
     if text.lstrip().startswith("{"):
         found = _from_json(text)
     else:
-        rows = csv.reader(io.StringIO(text))
-        found = [_from_line(row, number) for number, row in enumerate(rows, 1) if row and not row[0].startswith("#")]
+        rows = [(number, row) for number, row in enumerate(csv.reader(io.StringIO(text)), 1) if row]
+        if rows and [name.strip().lower() for name in rows[0][1]] == ["topic", "partition", "offset"]:
+            del rows[0]
+        found = [_from_line(row, number) for number, row in rows if not row[0].startswith("#")]
     positions: dict[tuple[str, int], int] = {}
     for topic, partition, offset in found:
         if (topic, partition) in positions:
@@ -38,8 +40,10 @@ def _from_json(text: str) -> list[tuple[str, int, int]]:
             # Nothing was ever committed there: there is no place to go back to.
             if place["current_offset"] is not None
         ]
-    except (ValueError, KeyError, TypeError) as error:
-        raise click.BadParameter(f"not what groups describe --json prints: {error!r}") from error
+    except KeyError as error:
+        raise click.BadParameter(f"not what groups describe --json prints: it has no {error}") from error
+    except (ValueError, TypeError) as error:
+        raise click.BadParameter(f"not what groups describe --json prints: {error}") from error
 
 
 def _from_line(row: list[str], number: int) -> tuple[str, int, int]:

@@ -278,7 +278,9 @@ def alter(options: Options, /, name: str, *, reason: str | None, **given: Any) -
 
 
 def _roles(_ctx: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> list[str] | None:
-    if "everybody" in names:
+    if len(names) > 1 and {"everybody", "nobody"} & set(names):
+        raise click.BadParameter(f"found {' and '.join(names)}, wanted everybody, nobody, or roles")
+    if names == ("everybody",):
         return None
     return [name for name in names if name != "nobody"]
 

@@ -119,10 +119,12 @@ class Outcomes:
     def partly_failed(self, results: Sequence[tuple[Message, BaseException | None]]) -> None:
         """A transaction was rolled back for some of its messages: the others are not charged."""
         for message, error in results:
+            if error is not None:
+                self.failed([message], error)
+        # Each goes to the head of what is ready: the last one first, so that they come in the order of offsets again.
+        for message, error in reversed(results):
             if error is None:
                 self._give_back(message)
-            else:
-                self.failed([message], error)
 
     def failed(self, batch: Sequence[Message], error: BaseException) -> None:
         """A handler has raised."""
@@ -137,13 +139,13 @@ class Outcomes:
 
     def not_charged(self, batch: Sequence[Message], error: Exception) -> None:
         """The claim is another's, another run was first, or there is no database: no failure of the handler."""
-        for message in batch:
+        for message in reversed(batch):
             tell_refused(message, error)
             self._give_back(message)
 
     def interrupted(self, batch: Sequence[Message]) -> None:
         """A handler was cancelled: no failure of it."""
-        for message in batch:
+        for message in reversed(batch):
             log.warning(events.HANDLER_INTERRUPTED, extra=place_of(message))
             self._give_back(message)
 

@@ -25,6 +25,8 @@ UNBOUNDED = 1 << 20
 NOT_WAITING = float("-inf")
 
 MAX_ATTEMPTS_HEADER = "max-attempts"
+# Who publishes may ask for patience, and not for a message that never dies.
+MAX_OWN_ATTEMPTS = 1000
 
 _FRESH = Facts()
 # Up to so many at once, preparing to work on many costs more than it saves.
@@ -1014,4 +1016,9 @@ def _own_max_attempts(row: Row) -> int | None:
         return None
 
     budget = json.loads(headers).get(MAX_ATTEMPTS_HEADER)
-    return budget if isinstance(budget, int) and not isinstance(budget, bool) and budget > 0 else None
+    if isinstance(budget, str) and budget.isascii() and budget.isdecimal():
+        # From the command line, or from whoever can put nothing but text into a header; more digits than any bound are as good.
+        budget = int(budget[:20])
+    if not isinstance(budget, int) or isinstance(budget, bool) or budget < 1:
+        return None
+    return min(budget, MAX_OWN_ATTEMPTS)

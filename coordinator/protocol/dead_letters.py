@@ -30,6 +30,8 @@ class Filters(TypedDict, total=False):
     until: datetime | None
 
 
+REASONS = ("attempts", "crash", "rejected", "skipped")
+
 # By which a page begins behind another one: what dead letters are ordered by.
 Place = tuple[Any, str, int, int]
 

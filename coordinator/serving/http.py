@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from coordinator.errors import ConfigError, NotFoundError, UnavailableError
+from coordinator.errors import ConfigError, InvalidInputError, NotFoundError, UnavailableError
 from coordinator.observe import events
 from coordinator.observe.logs import logger, said
 
@@ -239,7 +239,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _made(self, first: str, route: Route, request: Request) -> Response:
         try:
             return route(request)
-        except NotFoundError as error:
+        except (NotFoundError, InvalidInputError) as error:
+            # What a page is asked for stands in its path, so what can't be is not there.
             return plain(HTTPStatus.NOT_FOUND, str(error))
         except UnavailableError as error:
             return plain(HTTPStatus.SERVICE_UNAVAILABLE, f"no database: {said(error)}")

@@ -12,6 +12,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
+from coordinator import configuration
 from coordinator.db.schema import install
 
 if TYPE_CHECKING:
@@ -23,9 +24,15 @@ _FIRST_WITH_STRATEGY = 150000
 class Databases:
     """Makes databases on one server and drops them. Not for several threads."""
 
-    def __init__(self, dsn: str) -> None:
-        """Take the DSN of a role that may create databases; nothing is done before the first `create`."""
+    def __init__(self, dsn: str, schema: str | None = None) -> None:
+        """Take the DSN of a role that may create databases; nothing is done before the first `create`.
+
+        Args:
+            dsn: Of the server.
+            schema: Where the schema is installed: as `Coordinator` finds it where it is not given.
+        """
         self._dsn = dsn
+        self._schema = configuration.load(dsn=dsn, schema=schema).schema()
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
         self._template: str | None = None
         self._made: list[str] = []
@@ -34,7 +41,7 @@ class Databases:
         """Make a database in which the schema is installed, and return its URL; takes a tenth of a second."""
         if self._template is None:
             template = self._create_from("template0")
-            install(self._url(template))
+            install(self._url(template), self._schema)
             # Closed to everybody, autovacuum included: a copy must find nobody in its template.
             self._run("alter database {} with is_template true allow_connections false", template)
             self._made.remove(template)

@@ -141,6 +141,7 @@ def test_list__filters__match_all_that_are_given(arguments: Any, offsets: Any, o
         (["nobody"], "there is no group 'nobody'"),
         (["billing", "--topic", "nothing"], "there is no topic 'nothing'"),
         (["billing", "--error", "(unclosed"], "the pattern '(unclosed' for errors is no regular expression"),
+        (["billing", "--reason", "bad luck"], "reason: wanted attempts, crash, rejected or skipped, found 'bad luck'"),
         (["billing", "--key", "\udcff"], "key: wanted a text without lone surrogates"),
         (["billing", "--partition", 2**31], "partition: wanted a whole number from 0 to 2147483647"),
         (["billing", "--since", "yesterday"], "found 'yesterday', wanted a time"),

@@ -83,11 +83,15 @@ def test_seek__target_outside_of_the_log__says_that_it_is_clamped(on: Any, group
     assert ended.err == "orders 0: 99 lies outside of the log, clamped to 5\n"
 
 
-@pytest.mark.parametrize("form", ["json", "csv"])
+@pytest.mark.parametrize("form", ["json", "csv", "csv with names"])
 def test_seek__from_a_file__goes_back_to_where_the_group_stood(on: Any, group: str, tmp_path: Any, form: str) -> None:
     path = tmp_path / "before"
     path.write_bytes(
-        on("groups", "describe", group, "--json").out if form == "json" else b"# topic,partition,offset\norders,0,3\n"
+        {
+            "json": on("groups", "describe", group, "--json").out,
+            "csv": b"# topic,partition,offset\norders,0,3\n",
+            "csv with names": b"\xef\xbb\xbftopic,partition,offset\r\norders,0,3\r\n",
+        }[form]
     )
     assert on("messages", "consume", "orders", "--group", group, "--count", 2).code == 0
     assert current(on, group)[0] == 5
@@ -103,13 +107,15 @@ def test_seek__from_a_file__goes_back_to_where_the_group_stood(on: Any, group: s
         ("orders,0,x", "line 1"),
         ("", "no partition"),
         ("orders,0,1\norders,0,2\n", "twice"),
-        ('{"a": 1}', "describe --json"),
+        ('{"a": 1}', "it has no 'partitions'"),
+        ("topic,partition,offset\n", "no partition"),
+        ("\udcff", "no UTF-8: found b'\\xff' at byte 0"),
         ("orders,7,0", "no partition 7"),
     ],
 )
 def test_seek__file_that_is_none__is_a_usage_error(on: Any, group: str, tmp_path: Any, text: str, told: str) -> None:
     path = tmp_path / "file"
-    path.write_text(text)
+    path.write_bytes(text.encode(errors="surrogateescape"))
     ended = on("groups", "seek", group, "--from-file", path)
     assert (ended.code, ended.out) == (2, b"")
     assert told in ended.err

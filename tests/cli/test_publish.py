@@ -76,6 +76,12 @@ def test_publish__key_headers_and_partition__are_those_of_every_message(on: Any,
         assert (message["key"], message["headers"], message["partition"]) == ("k", {"a": "1", "b": "x=y"}, 2)
 
 
+def test_publish__header_given_twice__is_a_usage_error(on: Any, topic: str) -> None:
+    ended = on("messages", "publish", topic, "--header", "a=1", "--header", "a=2", stdin=b"1\n")
+    assert (ended.code, stored(on)) == (2, [])
+    assert "'a' is given twice" in ended.err
+
+
 def test_publish__raw_lines_of_any_bytes__come_back_exactly(on: Any, topic: str) -> None:
     lines = [bytes([byte]) * 3 for byte in range(256) if byte != 0x0A] + [b"", b"plain text"]
     assert on("messages", "publish", topic, "--raw", "--partition", 0, stdin=b"\n".join(lines) + b"\n").code == 0

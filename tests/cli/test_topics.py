@@ -91,6 +91,10 @@ def test_rights__named__are_shown_and_a_role_that_is_not_there_is_refused(on):
     named = on("topics", "rights", "orders", "--publish", "everybody", "--subscribe", "nobody", "--json")
     assert named.json == {"topic": "orders", "publish": None, "subscribe": []}
     assert on("topics", "rights", "orders", "--publish", "no such role", "--subscribe", "everybody").code == 2
+    # The wider one would win, of two that say opposite things.
+    mixed = on("topics", "rights", "orders", "--publish", "everybody", "--publish", "nobody", "--subscribe", "nobody")
+    assert (mixed.code, mixed.out) == (2, b"")
+    assert "everybody and nobody" in mixed.err
 
 
 def test_groups_expire__given__is_set(on):

@@ -160,7 +160,9 @@ def test_policy__by_class__the_nearest_decides(shell, dsn):
     assert [letter["error"] for letter in dead(dsn)] == ["PermanentError: never"]
 
 
-@pytest.mark.parametrize(("own", "wanted"), [(2, 2), (7, 7), ("many", 4), (0, 4), (-1, 4), (True, 4), (2.5, 4)])
+@pytest.mark.parametrize(
+    ("own", "wanted"), [(2, 2), (7, 7), ("2", 2), ("many", 4), ("", 4), (0, 4), (-1, 4), (True, 4), (2.5, 4)]
+)
 def test_max_attempts__own_header__outranks_what_is_a_number(shell, dsn, own, wanted):
     book = Recorder(failing({0}))
     shell.subscribe(book, retry=[0.01], max_attempts=4)

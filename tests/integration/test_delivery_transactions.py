@@ -684,12 +684,13 @@ def test_transactional__acked_and_returns__effect_and_ack_are_there(shell, dsn):
 
 def test_transactional_batch__tells_of_failures__they_have_no_effect_and_the_rest_is_not_charged(shell, dsn):
     """All was acked, whatever it said."""
-    attempts = {}
+    attempts, batches = {}, []
 
     def act(messages, connection):
         for message in messages:
             book(message, connection)
             attempts[message.value] = message.attempt
+        batches.append([message.value for message in messages])
         return {
             message: ValueError("odd") if message.value in (3, 4) else None
             for message in messages
@@ -703,6 +704,7 @@ def test_transactional_batch__tells_of_failures__they_have_no_effect_and_the_res
     assert effects(dsn) == [(value, 1) for value in range(10) if value not in (3, 4, 5)]
     assert sorted((letter["payload"], letter["attempts"]) for letter in dead(dsn)) == [("3", 2), ("4", 2), ("5", 2)]
     assert {attempts[value] for value in (0, 1, 2, 6, 7, 8, 9)} == {1}
+    assert all(batch == sorted(batch) for batch in batches)
 
 
 @pytest.mark.direct("behind a pooler a session can't be set up")

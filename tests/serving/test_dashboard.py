@@ -119,6 +119,10 @@ def test_pages__unknown_names__are_not_found(app, serving):
         f"/dead-letters/{GROUP}/{TOPIC}/0/7",
         f"/dead-letters/{GROUP}/{TOPIC}/x/7",
         "/groups",
+        "/topics/%00",
+        "/groups/%00",
+        f"/dead-letters/{GROUP}/{TOPIC}/0/99999999999999999999999",
+        f"/dead-letters/{GROUP}/{TOPIC}/99999999999/0",
     ):
         assert get(port, path).status == 404, path
 

@@ -545,3 +545,14 @@ def test_alter_topic__bad_retention_value__is_refused(db, name, value):
         db.observer, "select coordinator.alter_topic('t', jsonb_build_object(%s::text, %s::text))", name, value
     )
     assert refused.sqlstate == "KG005"
+
+
+@pytest.mark.parametrize("settings", [None, "[]", "7"])
+def test_alter_topic__settings_that_are_no_object__are_refused(db, settings):
+    assert fails(db.observer, "select coordinator.alter_topic('t', %s::jsonb)", settings).sqlstate == "KG005"
+
+
+@pytest.mark.parametrize(("topics", "start"), [(None, "earliest"), (["t"], None)])
+def test_join_group__null_where_something_is_wanted__is_refused(db, topics, start):
+    refused = fails(db.observer, "select * from coordinator.join_group(null, 'g', %s::text[], %s)", topics, start)
+    assert refused.sqlstate == "KG005"

@@ -7,6 +7,7 @@ import os
 import psycopg
 import pytest
 
+from coordinator import Coordinator
 from coordinator.errors import ConfigError
 from coordinator.testing import DEFAULT_IMAGE, Databases, start_server
 from coordinator.testing.server import why_no_container
@@ -71,3 +72,11 @@ def test_databases__closed__leaves_none_on_the_server(server):
             databases.create()
             databases.drop(databases.create_empty())
         assert connection.execute(query).fetchall() == before
+
+
+def test_databases__another_schema_is_configured__have_it(server, monkeypatch):
+    """As everywhere: a Coordinator on such a database would not find its schema."""
+    monkeypatch.setenv("COORDINATOR_SCHEMA", "shop_log")
+    with Databases(server.dsn) as databases, Coordinator(databases.create()) as app:
+        app.create_topic("orders")
+        assert [topic.name for topic in app.topics()] == ["orders"]

@@ -28,9 +28,9 @@ begin
         raise exception using errcode = 'KG005', message = format('bad group name %L', p_group),
             hint = 'Wanted: 1 to 200 letters, digits, dots, dashes or underscores, a letter or digit first.';
     end if;
-    if p_from not in ('earliest', 'latest', 'time') or (p_from = 'time') <> (p_from_time is not null) then
+    if p_from is null or p_topics is null or p_from not in ('earliest', 'latest', 'time') or (p_from = 'time') <> (p_from_time is not null) then
         raise exception using errcode = 'KG005', message = format(
-            'a group starts at earliest, latest or time with a time, found %L with %L', p_from, p_from_time);
+            'a group reads topics from earliest, latest or time with a time, found %L with %L and topics %L', p_from, p_from_time, p_topics);
     end if;
     -- Before all else: partitions are added, topics deleted, and starts of logs moved under the locks of these rows.
     perform 1 from coordinator.topics t where t.name = any (p_topics) order by t.topic_id for share;

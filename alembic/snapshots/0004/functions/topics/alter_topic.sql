@@ -12,6 +12,9 @@ declare
     v_topic coordinator.topics;
     v_unknown text;
 begin
+    if coalesce(jsonb_typeof(p_settings), 'null') <> 'object' then
+        raise exception using errcode = 'KG005', message = format('the settings of a topic are an object, found %L', p_settings);
+    end if;
     select s.k into v_unknown from jsonb_object_keys(p_settings) as s(k)
     where s.k not in ('max_message_bytes', 'wake', 'dedup_window_s', 'max_backlog', 'retention_s', 'retention_bytes', 'unconsumed',
                       'segment_max_age_s', 'segment_max_bytes') limit 1;
