@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from coordinator.consumer.aio_base import AsyncBase
 from coordinator.consumer.aio_transaction import transaction
 from coordinator.consumer.options import ahead_of, handlers_pool_size, rejection
-from coordinator.consumer.pacing import OUTAGE_PAUSE_S
 from coordinator.consumer.saving import (
     Goals,
     all_unsaved,
@@ -162,10 +161,11 @@ class AsyncHanding(AsyncBase):
         self._one_ready()
         tell_verdict(message, verdict)
 
-    def give_back(self, message: Message) -> None:
-        """Take a delivery back without a charge."""
+    def give_back(self, message: Message, pause_s: float) -> None:
+        """Take a delivery back without a charge; its partition starts nothing for so long."""
         assert message.delivery is not None
-        self.engine.give_back(message.delivery, time.monotonic(), OUTAGE_PAUSE_S)
+        self.engine.give_back(message.delivery, time.monotonic(), pause_s)
+        self._one_ready()
 
     def extend(self, message: Message, seconds: float) -> bool:
         """Move the deadline; see Message.extend."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from coordinator.consumer.options import Options, failure_of, results_of
+from coordinator.consumer.pacing import OUTAGE_PAUSE_S
 from coordinator.consumer.telling import place_of, tell_refused
 from coordinator.core.loop import Engine
 from coordinator.core.retry import Failure
@@ -98,7 +99,7 @@ class Answers(Protocol):
 
     def fail(self, message: Message, error: BaseException | None, failure: Failure) -> None: ...
 
-    def give_back(self, message: Message) -> None: ...
+    def give_back(self, message: Message, pause_s: float) -> None: ...
 
 
 class Outcomes:
@@ -124,7 +125,7 @@ class Outcomes:
         # Each goes to the head of what is ready: the last one first, so that they come in the order of offsets again.
         for message, error in reversed(results):
             if error is None:
-                self._give_back(message)
+                self._give_back(message, 0.0)
 
     def failed(self, batch: Sequence[Message], error: BaseException) -> None:
         """A handler has raised."""
@@ -141,13 +142,13 @@ class Outcomes:
         """The claim is another's, another run was first, or there is no database: no failure of the handler."""
         for message in reversed(batch):
             tell_refused(message, error)
-            self._give_back(message)
+            self._give_back(message, OUTAGE_PAUSE_S)
 
     def interrupted(self, batch: Sequence[Message]) -> None:
         """A handler was cancelled: no failure of it."""
         for message in reversed(batch):
             log.warning(events.HANDLER_INTERRUPTED, extra=place_of(message))
-            self._give_back(message)
+            self._give_back(message, OUTAGE_PAUSE_S)
 
     def ack(self, message: Message) -> None:
         try:
@@ -155,9 +156,9 @@ class Outcomes:
         except FencedError as error:
             tell_refused(message, error)
 
-    def _give_back(self, message: Message) -> None:
+    def _give_back(self, message: Message, pause_s: float) -> None:
         with contextlib.suppress(FencedError):
-            self._runtime.give_back(message)
+            self._runtime.give_back(message, pause_s)
 
 
 class NotBegunError(Exception):

@@ -12,7 +12,7 @@ from support.ledger import EFFECTS, Recorder, dead, effects, parked, wait_settle
 from support.proxy import Fault, Proxy
 from support.shell import GROUP, TOPIC, committed, locked, query, terminate, wait_until
 
-from coordinator import Reject
+from coordinator import Outgoing, Reject
 from coordinator.errors import AlreadySettledError, ConfigError, FencedError, StaleEpochError
 from coordinator.protocol import deliveries
 from coordinator.protocol.statement import Statement
@@ -705,6 +705,29 @@ def test_transactional_batch__tells_of_failures__they_have_no_effect_and_the_res
     assert sorted((letter["payload"], letter["attempts"]) for letter in dead(dsn)) == [("3", 2), ("4", 2), ("5", 2)]
     assert {attempts[value] for value in (0, 1, 2, 6, 7, 8, 9)} == {1}
     assert all(batch == sorted(batch) for batch in batches)
+
+
+@pytest.mark.parametrize("ordering", ["key", "none"])
+def test_transactional_batch__one_of_each_fails__nothing_else_of_its_partition_waits(shell, dsn, ordering):
+    """What was rolled back for a neighbour was given back as after an outage: its partition stood still for a second each time."""
+
+    def act(messages, connection):
+        for message in messages:
+            book(message, connection)
+        return {
+            message: ValueError("odd") if message.value % 8 == 0 and message.attempt == 1 else None
+            for message in messages
+        }
+
+    shell.subscribe(act, transactional=True, batch_size=8, ordering=ordering, retry=[0.05])
+    shell.app.publish_many(TOPIC, [Outgoing(value, partition=0) for value in range(160)])
+    begun_s = time.monotonic()
+    with shell:
+        wait_settled(dsn)
+    # Twenty batches that fail: twenty seconds it was.
+    assert time.monotonic() - begun_s < 8
+    assert effects(dsn) == [(value, 1) for value in range(160)]
+    assert dead(dsn) == []
 
 
 @pytest.mark.direct("behind a pooler a session can't be set up")
