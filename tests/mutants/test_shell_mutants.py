@@ -59,7 +59,9 @@ def interrupted_is_charged(monkeypatch):
 
     monkeypatch.setattr(Deliveries, "abandon", abandon)
     for runtime in (Runtime, AsyncRuntime):
-        monkeypatch.setattr(runtime, "give_back", lambda self, message: self.fail(message, None, Failure("stopped")))
+        monkeypatch.setattr(
+            runtime, "give_back", lambda self, message, _pause_s: self.fail(message, None, Failure("stopped"))
+        )
 
 
 def claims_are_kept(monkeypatch):
