@@ -119,7 +119,8 @@ def test_member__declared_dead__rejoins_under_a_new_id_and_goes_on(app, dsn, con
         wait_until(lambda before=before: consumer.member_id != before)
         publish(app, 4, start=round_ * 4)
         assert len(drain(consumer, 4, 6)) == 4
-    consumer.commit()
+        # Else the next death may come before the acks are written: they are lost then, which is told, and the messages come again.
+        consumer.commit()
     assert sum(committed(dsn).values()) == 16
     assert set(owners(dsn).values()) == {"test"}
 
