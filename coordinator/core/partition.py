@@ -215,13 +215,18 @@ class Partition:
             buffered += len(self.in_flight)
         if self.crashes or self.subscription.one_at_a_time:
             buffered += missing
-        # Where a read has found nothing but gaps, the handlers' speed says nothing: a rolled-back load is to be passed quickly.
-        size = self.window.max_waiting if self.barren and not self.in_flight else self.window.size
+        size = self._goal
         room = size - buffered
         if not self.subscription.one_at_a_time:
             # What is open is not waited for: so it does not use up the window, as it would in moments.
             room = min(room, self.window.max_missing - missing)
         return room if 4 * room >= size else 0
+
+    @property
+    def _goal(self) -> int:
+        """How many messages are to be in hand."""
+        # Where a read has found nothing but gaps, the handlers' speed says nothing: a rolled-back load is to be passed quickly.
+        return self.window.max_waiting if self.barren and not self.in_flight else self.window.size
 
     @property
     def runs_low(self) -> bool:
@@ -247,7 +252,8 @@ class Partition:
             # It reads on for a while, but starts nothing.
             open_ones = stable is not None and not (self.ready and self.ready[0][1] < stable)
         else:
-            open_ones = 4 * (self.window.max_missing - self.gaps.size) < self.window.size
+            most = self._goal if self.crashes else self.window.max_missing
+            open_ones = 4 * (most - self.gaps.size) < self._goal
         if open_ones or len(self.gaps) >= max_holes:
             return "open transactions"
         if not self.at_bound(max_holes, max_parked):

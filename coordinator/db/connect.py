@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import json
 import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -93,40 +95,31 @@ def let_prepare(connection: psycopg.BaseConnection[Any], prepare: bool | None) -
 
 
 # What a role, a database or the server has for defaults must not break what callers ask of us; what the DSN says itself stays.
+_SETTINGS = """
+select pg_catalog.set_config(s.name, w.value, false)
+from pg_catalog.pg_settings s
+join pg_catalog.jsonb_each_text(%s::jsonb) as w(name, value) on w.name = s.name
+where s.source <> 'client'
+"""
 # The limits are for large batches, topics with many partitions, and dedup keys in somebody's open transaction.
-_OURS = """
-select pg_catalog.set_config(s.name, w.value, false)
-from pg_catalog.pg_settings s
-join (values ('default_transaction_isolation', 'read committed'), ('default_transaction_read_only', 'off'),
-             ('statement_timeout', '60s'), ('lock_timeout', '30s'), ('idle_in_transaction_session_timeout', '5s'))
-     as w(name, value) on w.name = s.name
-where s.source <> 'client'
-"""
-# And for handlers' transactions, whose one limit is the deadline of their messages.
-_HANDLERS = """
-select pg_catalog.set_config(s.name, w.value, false)
-from pg_catalog.pg_settings s
-join (values ('default_transaction_read_only', 'off'), ('statement_timeout', '0'), ('transaction_timeout', '0'))
-     as w(name, value) on w.name = s.name
-where s.source <> 'client'
-"""
+_OURS = {
+    "default_transaction_isolation": "read committed",
+    "default_transaction_read_only": "off",
+    "statement_timeout": "60s",
+    "lock_timeout": "30s",
+    "idle_in_transaction_session_timeout": "5s",
+}
+# Of handlers' transactions the one limit is the deadline of their messages.
+_HANDLERS = {"default_transaction_read_only": "off", "statement_timeout": "0", "transaction_timeout": "0"}
 _READ_ONLY = "25006"
 
 
-def _set_up(connection: psycopg.Connection[Any]) -> None:
-    connection.execute(_OURS)
+def _set_up(connection: psycopg.Connection[Any], values: dict[str, str]) -> None:
+    connection.execute(_SETTINGS, [json.dumps(values)])
 
 
-def _set_up_handlers(connection: psycopg.Connection[Any]) -> None:
-    connection.execute(_HANDLERS)
-
-
-async def _aset_up(connection: psycopg.AsyncConnection[Any]) -> None:
-    await connection.execute(_OURS)
-
-
-async def _aset_up_handlers(connection: psycopg.AsyncConnection[Any]) -> None:
-    await connection.execute(_HANDLERS)
+async def _aset_up(connection: psycopg.AsyncConnection[Any], values: dict[str, str]) -> None:
+    await connection.execute(_SETTINGS, [json.dumps(values)])
 
 
 def _became_standby(error: Exception, *, keeps_session: bool) -> bool:
@@ -191,11 +184,12 @@ class Pool:
                     self._pooled = drive(pooler_found(connection.info.backend_pid), connection, self._schema)
             self.keeps_session = not (self._pooled or self._for_handlers)
             address, arguments = options(self._dsn, self._connect_timeout_s, self._application_name)
+            values = _HANDLERS if self._for_handlers else _OURS
             prepare = not self._pooled if self._prepare is None else self._prepare
             self._pool = ConnectionPool(
                 address,
                 connection_class=_noting(self._refusals),
-                configure=None if self._pooled else _set_up_handlers if self._for_handlers else _set_up,
+                configure=None if self._pooled else partial(_set_up, values=values),
                 kwargs={"autocommit": True, "prepare_threshold": _threshold(prepare), **arguments},
                 min_size=0,
                 max_size=self._size,
@@ -334,11 +328,12 @@ class AsyncPool:
                     self._pooled = await adrive(pooler_found(connection.info.backend_pid), connection, self._schema)
             self.keeps_session = not (self._pooled or self._for_handlers)
             address, arguments = options(self._dsn, self._connect_timeout_s, self._application_name)
+            values = _HANDLERS if self._for_handlers else _OURS
             prepare = not self._pooled if self._prepare is None else self._prepare
             pool: AsyncConnectionPool[psycopg.AsyncConnection[Any]] = AsyncConnectionPool(
                 address,
                 connection_class=_anoting(self._refusals),
-                configure=None if self._pooled else _aset_up_handlers if self._for_handlers else _aset_up,
+                configure=None if self._pooled else partial(_aset_up, values=values),
                 kwargs={"autocommit": True, "prepare_threshold": _threshold(prepare), **arguments},
                 min_size=0,
                 max_size=self._size,

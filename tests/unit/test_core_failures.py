@@ -413,6 +413,34 @@ def test_poison__only_one_that_may_have_run__is_dead_after_its_budget(database):
     assert finished(database, 2)
 
 
+def test_crash__while_a_transaction_is_open__reads_past_a_window_at_most_and_says_so(database):
+    """What is read beside the open messages would be charged with the next crash."""
+    bulk = database.begin()
+    for _ in range(3):
+        database.publish(bulk, 1, 0)
+    database.published(1, 0)
+    crash(database, 1, [3])
+    for _ in range(100):
+        database.publish(bulk, 1, 0)
+    database.published(1, 0)
+    shell = shell_of(database, 2)
+    partition = shell.engine.partitions[KEY]
+    handled = []
+    for _ in range(30):
+        shell.pass_time(0.2)
+        handled += shell.handle(50)
+    assert handled == [3]
+    assert partition.gaps.size <= partition.window.max_waiting
+    assert partition.stopped_by(256, 10_000) == "open transactions"
+    database.end(bulk, commit=True)
+    for _ in range(60):
+        shell.pass_time(0.2)
+        handled += shell.handle(50)
+    assert sorted(handled) == list(range(105))
+    assert partition.stopped_by(256, 10_000) == ""
+    assert finished(database, 105)
+
+
 def test_alone__starts_when_nothing_else_runs_and_nothing_starts_beside_it():
     """Of any group of the process."""
     database = FakeDatabase({1: 2}, {1: [1], 2: [1]})
