@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 from uuid import UUID
 
 from coordinator.consumer.blocking import Consumer, Workers
-from coordinator.consumer.handlers import Handler
+from coordinator.consumer.handlers import Handler, check_hook
 from coordinator.consumer.handlers import register as enter
 from coordinator.consumer.options import Start
 from coordinator.consumer.runtime import Runtime
@@ -277,6 +277,7 @@ class Coordinator(Face, Operations):
             ConfigError: A wrong argument.
         """
         chosen = consumer_options(topics, group, start, auto_ack, options)
+        check_hook(chosen, coroutines=False)
         runtime = Runtime(self.dsn, self.schema, self.settings, self.client_id, checked_id(static_id))
         made = Consumer(runtime, chosen, self.codec.decode, auto_ack=auto_ack)
         self._consumers = [*(consumer for consumer in self._consumers if not consumer.closed), made]
@@ -318,12 +319,12 @@ class Coordinator(Face, Operations):
         """
         if not self._registrations:
             raise ConfigError(NOTHING_SUBSCRIBED)
-        self._stop.clear()
         runtime = self._running = Runtime(self.dsn, self.schema, self.settings, self.client_id, self.static_id)
         workers = Workers(runtime, self._registrations, self.codec.decode)
         settings = self.settings
         self._tell_subscriptions()
         with (
+            self._stoppable(),
             self._served(settings.metrics_host, settings.metrics_port, runtime.findings),
             collected_signals(wanted=install_signal_handlers) as signals,
         ):
@@ -354,8 +355,7 @@ class Coordinator(Face, Operations):
         where = self._maintained()
         if once:
             return maintenance.once(*where)
-        self._stop.clear()
-        with collected_signals(wanted=install_signal_handlers) as signals:
+        with self._stoppable(), collected_signals(wanted=install_signal_handlers) as signals:
             maintenance.run(*where, stopped=lambda: self._stop.is_set() or bool(signals))
         return Done()
 
@@ -413,7 +413,10 @@ class Coordinator(Face, Operations):
         return None if self._running is None else self._running.status()
 
     def stop(self) -> None:
-        """Make `run`, `serve` or `maintain` return; from any thread or handler."""
+        """Make `run`, `serve` or `maintain` return; from any thread or handler.
+
+        One that has not begun yet, in another thread, returns as soon as it has.
+        """
         self._stop.set()
 
     # ---- groups

@@ -260,13 +260,12 @@ class AsyncCoordinator(Face, AsyncOperations):
         """`Coordinator.run`: until SIGTERM, SIGINT or `stop`; a second signal ends it sooner. Cancelled, it ends at once."""
         if not self._registrations:
             raise ConfigError(NOTHING_SUBSCRIBED)
-        self._stop.clear()
         runtime = self._running = AsyncRuntime(self.dsn, self.schema, self.settings, self.client_id, self.static_id)
         workers = AsyncWorkers(runtime, self._registrations, self.codec.decode)
         settings = self.settings
         self._tell_subscriptions()
         async with self._aserved(settings.metrics_host, settings.metrics_port, runtime.findings):
-            with loop_signals(wanted=install_signal_handlers) as signals:
+            with self._stoppable(), loop_signals(wanted=install_signal_handlers) as signals:
                 await workers.start()
                 try:
                     while not (self._stop.is_set() or signals or runtime.failure or runtime.deleted):  # noqa: ASYNC110 - set by any thread
@@ -285,9 +284,8 @@ class AsyncCoordinator(Face, AsyncOperations):
         where = self._maintained()
         if once:
             return await asyncio.to_thread(maintenance.once, *where)
-        self._stop.clear()
         left = threading.Event()
-        with loop_signals(wanted=install_signal_handlers) as signals:
+        with self._stoppable(), loop_signals(wanted=install_signal_handlers) as signals:
             try:
                 await asyncio.to_thread(
                     maintenance.run,

@@ -3,8 +3,8 @@
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
@@ -79,6 +79,9 @@ class Face:
         self.codec = codec
         self._registrations: list[Registration] = []
         self._stop = threading.Event()
+        # How many of `run`, `serve` and `maintain` are at it.
+        self._at_work = 0
+        self._counting = threading.Lock()
         self._making = threading.Lock()
         self._embedded: Any = None
         self._closed = False
@@ -108,6 +111,19 @@ class Face:
             if self.schema == DEFAULT_SCHEMA:
                 install(self._dsn)
         return self._dsn
+
+    @contextmanager
+    def _stoppable(self) -> Iterator[None]:
+        """`run`, `serve` or `maintain`: a `stop` before this one counts, and is over when the last of them has ended."""
+        with self._counting:
+            self._at_work += 1
+        try:
+            yield
+        finally:
+            with self._counting:
+                self._at_work -= 1
+                if not self._at_work:
+                    self._stop.clear()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -5,6 +5,7 @@ import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
@@ -15,6 +16,16 @@ if TYPE_CHECKING:
     from coordinator.observe.logs import Format
 
 T = TypeVar("T")
+
+
+class FiniteRange(click.FloatRange):
+    """Numbers in a range; without NaN, which is in every one, and without infinity, which no clock reaches."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not isfinite(number):
+            self.fail(f"found {value}, wanted a finite number", param, ctx)
+        return number
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 import json
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -11,17 +12,20 @@ from typing import TYPE_CHECKING
 
 from coordinator.cli import exits
 from coordinator.cli.output import note, plain, timestamp
-from coordinator.errors import FencedError
+from coordinator.errors import FencedError, UnavailableError
 from coordinator.model import value_text
 
 if TYPE_CHECKING:
     from coordinator.app import Coordinator
-    from coordinator.model import Message
+    from coordinator.consumer.blocking import Consumer
+    from coordinator.model import GroupOffset, Message
 
 # One write and one flush for so many messages, at most.
 _MAX_BATCH = 500
 # How long a signal may have to wait until it is noticed.
 _POLL_S = 0.2
+# Who waits for the end is told why, once in so long.
+_PATIENCE_S = 10.0
 
 
 class Stop:
@@ -43,12 +47,18 @@ def consume(
     out = sys.stdout.buffer
     left = count
     at_end = False
+    told_s = time.monotonic()
     with stopping() as stop, app.consumer(*topics, group=group, start=start, auto_ack=False) as consumer:
         while stop.signal_number is None and left != 0 and not at_end:
             wanted = _MAX_BATCH if left is None else min(left, _MAX_BATCH)
             batch = consumer.poll(max_messages=wanted, timeout_s=_POLL_S)
             if not batch:
-                at_end = exit_at_end and consumer.at_end()
+                if exit_at_end:
+                    behind = _behind(app, consumer, group, topics)
+                    at_end = not behind
+                    if behind and time.monotonic() >= told_s + _PATIENCE_S:
+                        told_s = time.monotonic()
+                        note(f"waiting for the end: {'; '.join(map(_told, behind))}")
                 continue
             # In this order, and flushed between: a message whose line is still in our buffer when the pipe breaks
             # must be delivered again.
@@ -63,6 +73,29 @@ def consume(
     if at_end or left == 0 or (count is None and not exit_at_end):
         return exits.OK
     return exits.TERMINATED if stop.signal_number == signal.SIGTERM else exits.INTERRUPTED
+
+
+def _behind(app: "Coordinator", consumer: "Consumer", group: str, topics: Sequence[str]) -> "list[GroupOffset | None]":
+    """Return where the group has not read and settled everything, whoever owns it; None: the database does not say.
+
+    A member that was killed owns its partitions until its lease is over, and another one may be slow or paused.
+    """
+    ended = consumer.at_end()
+    try:
+        found = [place for place in app.group_offsets(group) if place.topic in topics and place.lag > 0]
+    except UnavailableError:
+        return [None]
+    if ended:
+        return [place for place in found if str(place.member_id) != consumer.member_id]
+    return list(found) or [None]
+
+
+def _told(place: "GroupOffset | None") -> str:
+    if place is None:
+        return "not known yet"
+    owner = "without an owner" if place.client_id is None else f"of {place.client_id} on {place.host}"
+    paused = ", paused" if place.paused else ""
+    return f"{place.topic}/{place.partition} ({owner}{paused}) has up to {place.lag} not settled"
 
 
 def _settle(call: Callable[[], None]) -> None:

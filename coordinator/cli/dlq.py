@@ -10,12 +10,14 @@ import click
 
 from coordinator.cli import exits, output
 from coordinator.cli.asking import time_option
-from coordinator.cli.commands import Group, Options, pass_options
+from coordinator.cli.commands import FiniteRange, Group, Options, pass_options
 
 if TYPE_CHECKING:
     from coordinator.model import DeadLetter
 
 _ERROR_CHARS = 80
+# One more is asked for, to see whether there are more.
+_MAX_LIST = 2**31 - 2
 
 
 def _filters(function: Callable[..., None]) -> Callable[..., None]:
@@ -57,7 +59,9 @@ def dlq() -> None:
 )
 @click.argument("group")
 @_filters
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="So many, at most.")
+@click.option(
+    "--limit", type=click.IntRange(min=1, max=_MAX_LIST), default=100, show_default=True, help="So many, at most."
+)
 @pass_options
 def list_letters(options: Options, /, group: str, *, limit: int, **filters: Any) -> None:
     """List dead letters, those that died first first.
@@ -165,7 +169,7 @@ def stats(options: Options, /, group: str, **filters: Any) -> None:
 )
 @click.argument("group")
 @_filters
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="So many a second, at most.")
+@click.option("--rate", type=FiniteRange(min=0, min_open=True), help="So many a second, at most.")
 @click.option("--limit", type=click.IntRange(min=1), help="So many, at most.")
 @click.option("--dry-run", is_flag=True, help="Only count.")
 @click.option("--yes", is_flag=True, help="Don't ask.")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from coordinator.cli import exits, output
-from coordinator.cli.commands import Command, Options, pass_options
+from coordinator.cli.commands import Command, FiniteRange, Options, pass_options
 
 if TYPE_CHECKING:
     from coordinator.doctor import Report
@@ -33,7 +33,7 @@ def _known(_ctx: click.Context, _parameter: click.Parameter, names: tuple[str, .
 @click.option("--without", multiple=True, callback=_known, metavar="NAME", help="All but this one; repeatable.")
 @click.option(
     "--max-snapshot-age",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=300.0,
     show_default=True,
     metavar="SECONDS",
@@ -41,7 +41,7 @@ def _known(_ctx: click.Context, _parameter: click.Parameter, names: tuple[str, .
 )
 @click.option(
     "--max-idle",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=600.0,
     show_default=True,
     metavar="SECONDS",

@@ -3,7 +3,7 @@
 import click
 
 from coordinator.cli import exits, output
-from coordinator.cli.commands import Command, Options, pass_options
+from coordinator.cli.commands import Command, FiniteRange, Options, pass_options
 
 
 @click.command(
@@ -20,7 +20,7 @@ from coordinator.cli.commands import Command, Options, pass_options
 @click.option("--url", metavar="URL", help="Ask a process that serves there (serve, run --metrics-port), too.")
 @click.option("--group", metavar="NAME", help="Only this group; else all.")
 @click.option("--max-lag", type=click.IntRange(min=0), help="Messages that a group has not settled.")
-@click.option("--max-age", type=click.FloatRange(min=0), metavar="SECONDS", help="Age of its oldest one.")
+@click.option("--max-age", type=FiniteRange(min=0), metavar="SECONDS", help="Age of its oldest one.")
 @click.option("--max-in-flight", type=click.IntRange(min=0), help="Messages in its open windows.")
 @click.option("--max-dead-letters", type=click.IntRange(min=0), help="Dead letters it has.")
 @pass_options

@@ -1,7 +1,9 @@
 """The command `coordinator`: options that all commands share, the list of commands, and how a call ends."""
 
 import io
+import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -86,9 +88,15 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command of this process."""
-    if sys.stdout is None or sys.stderr is None:
+    if sys.stdin is None:
+        # Started with <&-, as with </dev/null. This takes the number that is free, before a socket does.
+        sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
+    if sys.stdout is None:
         # Started with >&-: what we print would go nowhere, and messages would be acked that nobody has seen.
         sys.exit(exits.FAILED)
+    if sys.stderr is None:
+        # Who does not want to be told anything still gets the exit code.
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A locale that cannot show a character must not end a command.

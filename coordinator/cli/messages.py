@@ -160,6 +160,8 @@ def consume(
 
     Ctrl-C and SIGTERM end it after the lines being written. That is success (0) without --count and --exit-at-end;
     with one of these it means that the end was not reached (130, 143).
+
+    The end is that of the group: what another member owns, or one that was killed until its lease is over, is waited for.
     """
     from coordinator.cli import consuming  # noqa: PLC0415 - other commands do without
 

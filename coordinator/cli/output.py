@@ -12,6 +12,8 @@ from uuid import UUID
 
 import click
 
+from coordinator.cli.commands import FiniteRange
+
 # In a table, what is not known.
 UNKNOWN = "-"
 
@@ -141,7 +143,7 @@ def watch(show: Callable[[], None], pause_s: float | None) -> None:
 watch_option = click.option(
     "--watch",
     "watch_s",
-    type=click.FloatRange(min=0.1),
+    type=FiniteRange(min=0.1),
     metavar="SECONDS",
     help="Show it again and again with this pause, until Ctrl-C.",
 )

@@ -132,6 +132,7 @@ class Summary:
 def opened(file: str) -> Iterator[IO[bytes]]:
     """Open the input; a name ending in .gz is unpacked, - is standard input."""
     if file == "-":
+        assert sys.stdin is not None  # see main
         stream = sys.stdin.buffer
         if stream.isatty():
             click.echo("reading messages from the terminal; end with Ctrl-D", err=True)

@@ -20,6 +20,7 @@ from coordinator.consumer.handlers import (
     PartlyFailedError,
     Registration,
     check_acked,
+    check_ran,
     check_results,
     decoded,
     is_async,
@@ -488,18 +489,22 @@ class AsyncWorkers:
         argument: object = batch if options.batch_size > 1 else batch[0]
         if blocks:
             returned = await in_thread(registration.handler, argument)
-            return await returned if inspect.isawaitable(returned) else returned
-        if not options.transactional:
-            return await registration.handler(argument)  # type: ignore[misc] # is_async tells that it is awaitable
-        async with contextlib.AsyncExitStack() as stack:
-            try:
-                connection = await stack.enter_async_context(self._runtime.transaction(batch))
-            except UnavailableError as error:
-                raise NotBegunError(str(error)) from error
-            returned = await registration.handler(argument, connection)  # type: ignore[misc] # as above
-            check_results(batch, returned, options)
-        check_acked(batch)
-        return None
+            returned = await returned if inspect.isawaitable(returned) else returned
+        elif not options.transactional:
+            returned = await registration.handler(argument)  # type: ignore[misc] # is_async tells that it is awaitable
+        else:
+            async with contextlib.AsyncExitStack() as stack:
+                try:
+                    connection = await stack.enter_async_context(self._runtime.transaction(batch))
+                except UnavailableError as error:
+                    raise NotBegunError(str(error)) from error
+                returned = await registration.handler(argument, connection)  # type: ignore[misc] # as above
+                check_results(batch, returned, options)
+            check_acked(batch)
+            return None
+        if returned is not None:
+            check_ran(returned)
+        return returned
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:

@@ -16,6 +16,7 @@ from coordinator.consumer.handlers import (
     PartlyFailedError,
     Registration,
     check_acked,
+    check_ran,
     check_results,
     decoded,
     keep_alive,
@@ -409,7 +410,10 @@ class Workers:
         options = registration.options
         argument: object = batch if options.batch_size > 1 else batch[0]
         if not options.transactional:
-            return self._handled(registration, argument)
+            returned = self._handled(registration, argument)
+            if returned is not None:
+                check_ran(returned)
+            return returned
         with contextlib.ExitStack() as stack:
             try:
                 connection = stack.enter_context(self._runtime.transaction(batch))

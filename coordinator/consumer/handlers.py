@@ -2,7 +2,7 @@
 
 import contextlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -40,16 +40,37 @@ def is_async(handler: Handler) -> bool:
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
 
 
+def check_hook(options: Options, *, coroutines: bool) -> None:
+    """Look at on_dead_letter.
+
+    Raises:
+        ConfigError: It is a coroutine function where nobody would await it.
+    """
+    hook = options.on_dead_letter
+    if hook is not None and not coroutines and is_async(hook):
+        raise ConfigError(f"on_dead_letter: {hook!r} is a coroutine function, which Coordinator would not await")
+
+
+def _is_generator(handler: Handler) -> bool:
+    return any(
+        inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each)
+        for each in (handler, getattr(handler, "__call__", None))  # noqa: B004
+    )
+
+
 def register(registered: list[Registration], handler: Handler, options: Options, *, coroutines: bool) -> None:
     """Enter a handler, if it can be what it is asked to be.
 
     Raises:
-        ConfigError: It could not be called; a topic of that group has a handler already; or it is a coroutine function where
-            nobody would await it: what it returns would be taken for "done", and nothing would have run.
+        ConfigError: It could not be called; a topic of that group has a handler already; or it is a generator, or a coroutine
+            function where nobody would await it: what it returns would be taken for "done", and nothing would have run.
     """
     name = getattr(handler, "__qualname__", repr(handler))
     if is_async(handler) and not coroutines:
         raise ConfigError(f"{name} is a coroutine function, which Coordinator would not await; use AsyncCoordinator")
+    check_hook(options, coroutines=coroutines)
+    if _is_generator(handler):
+        raise ConfigError(f"{name} is a generator function: calling it runs nothing of it; wanted one without yield")
     wanted = (
         "(message, connection)" if options.transactional else "(messages)" if options.batch_size > 1 else "(message)"
     )
@@ -173,13 +194,30 @@ class PartlyFailedError(Exception):
         self.results = results
 
 
+def check_ran(returned: object) -> None:
+    """Look at what a handler has returned, unless it is None.
+
+    Raises:
+        HandlerError: It stands for work that nobody will do: a coroutine or a generator.
+    """
+    if isinstance(returned, Coroutine | Generator | AsyncGenerator):
+        if isinstance(returned, Coroutine):
+            returned.close()
+        raise HandlerError(
+            f"the handler has returned a {type(returned).__name__}, of which nothing has run; wanted it to do its work"
+        )
+
+
 def check_results(batch: Sequence[Message], returned: object, options: Options) -> None:
     """Look at what a transactional handler returns, before its transaction ends.
 
     Raises:
         PartlyFailedError: It tells of failures: what it has done for these messages must not be committed, and the rest is
             in the same transaction.
+        HandlerError: As check_ran.
     """
+    if returned is not None:
+        check_ran(returned)
     if options.batch_size > 1:
         results = results_of(batch, returned)
         if any(error is not None for _, error in results):

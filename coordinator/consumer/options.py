@@ -76,8 +76,10 @@ class Options:
         ):
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= high:  # type: ignore[redundant-expr]
                 raise ConfigError(f"{name}: wanted a whole number from 1 to {high}, found {value!r}")
-        if self.max_rate is not None and not (_is_number(self.max_rate) and self.max_rate > 0):
-            raise ConfigError(f"max_rate: wanted messages per second above 0, or None, found {self.max_rate!r}")
+        if self.max_rate is not None and not (_is_number(self.max_rate) and 0 < self.max_rate < float("inf")):
+            raise ConfigError(
+                f"max_rate: wanted messages per second above 0, or None for no limit, found {self.max_rate!r}"
+            )
         if not (_is_number(self.max_processing_s) and self.max_processing_s >= 0):
             raise ConfigError(f"max_processing_s: wanted seconds of at least 0, found {self.max_processing_s!r}")
         if not isinstance(self.transactional, bool):

@@ -125,7 +125,9 @@ def ack_statements(coordinator: UUID, messages: Sequence[Message], began_us: int
     for key, mine in sorted(by_claim.items()):
         delivery = mine[0].delivery
         if delivery is not None and delivery.owner.lost:
-            raise StaleEpochError(f"epoch {mine[0].epoch} of {key} is over", held=mine[0].epoch)
+            raise StaleEpochError(
+                f"epoch {mine[0].epoch} of {mine[0].topic}/{mine[0].partition} is over", held=mine[0].epoch
+            )
         offsets = [message.offset for message in mine]
         replays = [m.delivery.facts.replays if m.delivery and m.delivery.facts else 0 for m in mine]
         yield deliveries.ack(coordinator, key, mine[0].epoch, offsets, replays, began_us)

@@ -1,8 +1,10 @@
 """What a coordinator in memory is, whichever shell runs it."""
 
+import os
 import random
 from collections.abc import Callable, Iterable
 from uuid import UUID, uuid4
+from weakref import WeakSet
 
 from coordinator.consumer.counting import Counting
 from coordinator.consumer.listening import ListenCheck, WakeUps
@@ -48,6 +50,7 @@ class State:
         self._claiming = False
         self._listening = ListenCheck(uuid4())
         self.counting.hears = lambda: self._listening.wake_ups != "deaf"
+        _states.add(self)
 
     @property
     def wake_ups(self) -> WakeUps:
@@ -73,3 +76,22 @@ class State:
             for subscription in subscriptions:
                 if subscription.deleted is not None:
                     raise subscription.deleted.again()
+
+    def on_forked(self) -> None:
+        """This is a copy in a child process: what it holds is the parent's, and the loops that would write are not there."""
+        if self.engine.subscriptions:
+            self.failure = RuntimeError(
+                "it was started in another process, of which this one is a fork; start one here"
+            )
+            self.engine.lease_until_s = float("-inf")
+
+
+_states: WeakSet[State] = WeakSet()
+
+
+def _forked() -> None:
+    for state in list(_states):
+        state.on_forked()
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -94,7 +94,7 @@ MEANINGS = {
     PARTITION_LOST: "another process owns the partition; what was running here does not count",
     PARTITION_RELEASED: "the partition was given back",
     DEADLINE_PASSED: "the handler took longer than the visibility timeout; the message is taken back",
-    DELIVERY_NACKED: "the message has failed, and is delivered again after delay_s",
+    DELIVERY_NACKED: "the message has failed: it is delivered again after delay_s, or is a dead letter where a reason is given",
     DELIVERY_DEAD_LETTERED: "the message is given up, and kept in the dead letters",
     DEAD_LETTER_REFUSED: "the database refuses to store a dead letter; its partition waits, and it is tried again",
     DEAD_LETTERS_DROPPED: "there were more dead letters than their bound, or too old ones; they are gone",

@@ -191,7 +191,7 @@ def _unless_empty(items: Sequence[str | None], encode: Any) -> object:
 def _encoded(value: object, codec: Codec, place: int | None) -> bytes:
     try:
         payload = codec.encode(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInputError(f"{_at(place)}the value cannot be encoded: {error}") from error
     if not isinstance(payload, bytes):
         raise InvalidInputError(f"{_at(place)}the codec returned {type(payload).__name__}, wanted bytes")
@@ -226,7 +226,7 @@ def _headers(message: Outgoing, place: int | None) -> str | None:
         merged[TRACE_HEADER] = message.traceparent
     try:
         encoded = json.dumps(merged, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInputError(f"{_at(place)}the headers cannot be encoded: {error}") from error
     if "\\u0000" in encoded:
         raise InvalidInputError(f"{_at(place)}the headers hold a NUL, which PostgreSQL cannot store in jsonb")

@@ -6,8 +6,8 @@ Which of the values make sense, the database says, unless a bound is given here.
 
 from __future__ import annotations
 
+import sys
 from difflib import get_close_matches
-from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from coordinator.errors import InvalidInputError, NotFoundError
@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 _INT4 = 2**31 - 1
 _INT8 = 2**63 - 1
+_MOST = sys.float_info.max
 _MAX_SHOWN_CHARS = 100
 
 
@@ -38,8 +39,8 @@ def number(name: str, value: object, low: float, high: float = float("inf")) -> 
     wanted = f"a number of at least {low:g}" if high == float("inf") else f"a number between {low:g} and {high:.15g}"
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise wrong(name, wanted, value, typed=True)
-    # NaN is neither below nor above.
-    if not low <= value <= high or not isfinite(value):
+    # NaN is neither below nor above; an int of hundreds of digits is no float.
+    if not low <= value <= high or not -_MOST <= value <= _MOST:
         raise wrong(name, wanted, value)
     return value
 

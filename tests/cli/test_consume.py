@@ -10,7 +10,9 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from support.shell import wait_until
 
+from coordinator import Coordinator
 from coordinator.model import value_text
 
 LIMIT_S = 30
@@ -193,6 +195,60 @@ def test_consume__into_publish__copies_a_topic(on: Any, topic: str, start: Any) 
     assert json.loads(out)["published"] == 100
     assert first.wait(LIMIT_S) == 0
     assert second.returncode == 0
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP])
+def test_consume__exit_at_end_behind_one_that_was_killed__waits_for_its_lease_and_prints_the_rest(
+    on: Any, start: Any, signal_number: int
+) -> None:
+    """A cron job whose last run died, and which owns nothing yet. Mutant: the end of what it owns itself."""
+    on("topics", "create", "orders", "--partitions", 1)
+    former = start("messages", "consume", "orders", "--group", "g")
+    publish(on, 1)
+    assert numbers([former.stdout.readline()]) == [0]
+    wait_until(lambda: settled(on, "g") == 1)
+    former.send_signal(signal_number)
+    publish(on, 10, first=1)
+    ended = on("messages", "consume", "orders", "--group", "g", "--exit-at-end")
+    former.kill()
+    assert ended.code == 0
+    assert sorted(numbers(ended.lines)) == list(range(1, 11))
+
+
+def test_consume__exit_at_end_behind_another_member__ends_with_what_that_one_settles_and_says_so(
+    on: Any, topic: str, dsn: str, start: Any
+) -> None:
+    publish(on, 10)
+    with Coordinator(dsn) as app, app.consumer(topic, group="g") as other:
+        held = other.poll(1, 10)
+        waiting = start("messages", "consume", topic, "--group", "g", "--exit-at-end")
+        told = waiting.stderr.readline().decode()
+        while "waiting for the end" not in told:
+            assert told.startswith("warning: partition."), told
+            told = waiting.stderr.readline().decode()
+        assert f"orders/{held[0].partition} (of " in told
+        assert waiting.poll() is None
+        taken = held
+        while taken:
+            for message in taken:
+                message.ack(wait=True)
+            taken = other.poll(1, 1.0)
+        assert waiting.wait(LIMIT_S) == 0
+
+
+def test_consume__standard_error_closed__works(on: Any, topic: str) -> None:
+    publish(on, 1)
+    command = f"{sys.executable} -m coordinator.cli messages consume orders --group g --exit-at-end 2>&-"
+    ended = subprocess.run(["/bin/sh", "-c", command], check=False, stdout=subprocess.PIPE)
+    assert (ended.returncode, numbers(ended.stdout.splitlines())) == (0, [0])
+
+
+def test_publish__standard_input_closed__is_as_empty(on: Any, topic: str) -> None:
+    command = f"{sys.executable} -m coordinator.cli messages publish orders <&-"
+    assert subprocess.run(["/bin/sh", "-c", command], check=False, stderr=subprocess.PIPE).returncode == 0
+    command = f"{sys.executable} -m coordinator.cli groups seek nobody --from-file - <&-"
+    ended = subprocess.run(["/bin/sh", "-c", command], check=False, stderr=subprocess.PIPE)
+    assert (ended.returncode, b"bug" in ended.stderr) == (2, False), ended.stderr
 
 
 def test_consume__standard_output_closed__does_not_start(on: Any, topic: str) -> None:

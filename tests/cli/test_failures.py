@@ -176,3 +176,27 @@ def test_output__disk_full__is_an_error(start: Any) -> None:
     assert b"error: " in err
     assert b"Traceback" not in err
     assert b"Exception ignored" not in err
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("lag", "--watch"),
+        ("health", "--max-age"),
+        ("doctor", "--max-idle"),
+        ("dlq", "replay", "g", "--rate"),
+        ("demo", "--timeout-s"),
+    ],
+    ids=" ".join,
+)
+def test_number__is_none_that_a_clock_reaches__is_refused(call: Any, command: tuple[str, ...], value: str) -> None:
+    ended = call(*command, value)
+    assert ended.code == 2
+    assert value in ended.err
+
+
+def test_dlq__limit_beyond_what_a_column_holds__names_what_was_given(call: Any) -> None:
+    ended = call("dlq", "list", "g", "--limit", 10**20)
+    assert ended.code == 2
+    assert str(10**20) in ended.err

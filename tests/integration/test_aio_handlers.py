@@ -432,3 +432,37 @@ async def test_sigterm_twice__ends_at_once_with_one__what_ran_is_given_back_unch
             while len(rest) < 8:
                 rest += await consumer.poll(8, 3)
             assert {message.attempt for message in rest} == {1}
+
+
+@in_loop
+async def test_stop__before_it_has_begun__ends_it(dsn):
+    async with coordinator(dsn) as app:
+        await app.create_topic(TOPIC, 1)
+
+        @app.subscribe(TOPIC, group=GROUP)
+        async def book(message): ...
+
+        app.stop()
+        assert await asyncio.wait_for(app.run(install_signal_handlers=False), 10) == 0
+        app.stop()
+        await asyncio.wait_for(app.maintain(install_signal_handlers=False), 10)
+
+
+@in_loop
+@pytest.mark.parametrize("handler", ["coroutine", "plain"])
+async def test_handler__returns_work_that_nobody_does__has_failed(dsn, handler):
+    def many(*_arguments):
+        yield 1
+
+    def hand_on(message):
+        return many(message)
+
+    async def book(message):
+        return many(message)
+
+    async with coordinator(dsn) as app:
+        await app.create_topic(TOPIC, 1)
+        await publish(app, 1, partition=0)
+        app.subscribe(TOPIC, group=GROUP, max_attempts=1)(book if handler == "coroutine" else hand_on)
+        async with Running(app):
+            await until(lambda: query(dsn, "select count(*) from coordinator.dead_letters") == [(1,)])

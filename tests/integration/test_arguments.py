@@ -176,7 +176,10 @@ CALLS = {
     ),
     "ordering": ([lambda app, value: app.consumer("orders", group="g", ordering=value)], ["keys", None, 7, ["key"]]),
     "start": ([lambda app, value: app.consumer("orders", group="g", start=value)], ["first", NAIVE, 7, None, []]),
-    "max_rate": ([lambda app, value: app.consumer("orders", group="g", max_rate=value)], ["4", True, NAN, 0, -1]),
+    "max_rate": (
+        [lambda app, value: app.consumer("orders", group="g", max_rate=value)],
+        ["4", True, NAN, 0, -1, float("inf")],
+    ),
     "max_processing_s": (
         [lambda app, value: app.subscribe("orders", group="g", max_processing_s=value)],
         ["4", True, NAN, -1, None],

@@ -4,6 +4,7 @@ import gc
 import threading
 import time
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 from support.shell import GROUP, TOPIC, Reading, committed, drain, publish, query, short, threads, wait_until
@@ -310,6 +311,29 @@ def test_run__until_stopped__handles_everything_and_leaves(app, dsn):
     assert sorted(seen) == published
     assert sum(committed(dsn).values()) == 60
     assert not threads() & {"coordinator-work", "coordinator-control", f"coordinator-handler-{GROUP}"}
+
+
+@pytest.mark.parametrize("what", ["run", "serve", "maintain"])
+def test_stop__before_it_has_begun__ends_it_and_not_the_next(app, what):
+    """The thread that is to be stopped may not have come that far."""
+    app.subscribe(TOPIC, group=GROUP)(print)
+    calls = {
+        "run": partial(app.run, install_signal_handlers=False),
+        "serve": partial(app.serve, port=0, install_signal_handlers=False),
+        "maintain": partial(app.maintain, install_signal_handlers=False),
+    }
+    app.stop()
+    first = threading.Thread(target=calls[what])
+    first.start()
+    first.join(10)
+    assert not first.is_alive()
+    second = threading.Thread(target=calls[what])
+    second.start()
+    second.join(1)
+    assert second.is_alive()
+    app.stop()
+    second.join(10)
+    assert not second.is_alive()
 
 
 def test_run__nothing_subscribed__is_a_config_error(app):

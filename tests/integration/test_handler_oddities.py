@@ -97,6 +97,69 @@ def test_handler__forks_and_its_child_comes_back__the_child_consumes_nothing(dsn
     assert log.read_text().split() == [str(number) for number in range(6)]
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_consumer__in_a_forked_child__hands_over_nothing_and_says_so_at_once(dsn):
+    """What its memory holds is the parent's. Mutant: a child that is not told."""
+    with Coordinator(dsn) as app:
+        app.create_topic("t", 1)
+        app.publish_many("t", list(range(40)))
+        with app.consumer("t", group="g") as consumer:
+            ahead = iter(consumer)
+            for _ in range(10):
+                next(ahead).ack()
+            began_s = time.monotonic()
+            reading, writing = os.pipe()
+            child = os.fork()
+            if not child:
+                told = []
+                for call in (lambda: consumer.poll(5, 1.0), lambda: next(ahead), consumer.commit):
+                    try:
+                        told.append(f"returned {call()}")
+                    except BaseException as error:
+                        told.append(f"{type(error).__name__} {error}")
+                os.write(writing, "\n".join(told).encode())
+                os._exit(0)
+            os.close(writing)
+            with os.fdopen(reading) as pipe:
+                told = pipe.read().splitlines()
+            os.waitpid(child, 0)
+            assert [line.startswith("LoopFailedError") and "fork" in line for line in told] == [True] * 3, told
+            assert time.monotonic() - began_s < 3
+            rest = [next(ahead) for _ in range(30)]
+            for message in rest:
+                message.ack()
+            consumer.commit()
+    assert sorted(message.value for message in rest) == list(range(10, 40))
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_handler__returns_work_that_nobody_does__has_failed(dsn, transactional):
+    async def work(*_arguments):
+        done.append(1)
+
+    def many(*_arguments):
+        done.append(1)
+        yield 1
+
+    done: list[int] = []
+    with Coordinator(dsn) as app:
+        app.create_topic("t", 1)
+        app.publish_many("t", [1, 2])
+        handlers = iter([work, many])
+        arguments = {"group": "g", "max_attempts": 1, "ordering": "none", "transactional": transactional}
+
+        def hand_on(*given):
+            return next(handlers)(*given)
+
+        app.subscribe("t", **arguments)(hand_on)
+        thread = running(app)
+        wait_until(lambda: lag(app) == 0, 10)
+        app.stop()
+        thread.join(10)
+    assert done == []
+    assert dead(dsn) == [(0, "attempts", 1), (1, "attempts", 1)]
+
+
 @pytest.mark.parametrize(
     "setting", ["datestyle = 'german, dmy'", "quote_all_identifiers = on", "intervalstyle = 'sql_standard'"]
 )

@@ -41,6 +41,29 @@ def test_pause__outlasts_the_owner__and_the_claim_of_another(group):
     assert group.db.observer.one("select p.reason, p.kind from coordinator.pause_list p") == ("stop", "operator")
 
 
+@pytest.mark.parametrize("all_of_it", [True, False])
+def test_pause__all_that_the_group_reads__holds_for_what_it_begins_to_read(group, all_of_it):
+    run = group.db.observer.run
+    run("select coordinator.create_topic('later', 2)")
+    run("select * from coordinator.pause(%s, 't', %s)", GROUP, None if all_of_it else [0])
+    run("select * from coordinator.join_group(null, %s, array['later'])", GROUP)
+    found = run("select p.topic, p.partition, p.reason from coordinator.pause_list p order by 1, 2")
+    later = [("later", number, "as all else that the group reads") for number in (0, 1)]
+    assert found == [*(later if all_of_it else []), ("t", 0, None), *([("t", 1, None)] if all_of_it else [])]
+
+
+def test_pause__while_the_group_begins_to_read_a_topic__holds_for_it(group):
+    """Mutant: a pause that does not wait for who joins."""
+    group.db.observer.run("select coordinator.create_topic('later', 1)")
+    joining = group.db.session().begin()
+    joining.run("select * from coordinator.join_group(null, %s, array['later'])", GROUP)
+    session = group.db.session()
+    pausing = session.start("select p.topic from coordinator.pause(%s) p", GROUP)
+    wait_until(lambda: pausing.done or waiting(group, session))
+    joining.commit()
+    assert pausing.result() == [("later",), ("t",), ("t",)]
+
+
 def test_pause__under_a_transactional_ack__waits_for_nobody(group):
     member = group.member()
     member.exchange(want=1)

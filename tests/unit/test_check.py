@@ -5,7 +5,7 @@ import pytest
 from coordinator import Outgoing
 from coordinator.errors import InvalidInputError
 from coordinator.producer.encode import JSON, outgoing, publish_call
-from coordinator.protocol.check import int4, int8
+from coordinator.protocol.check import int4, int8, number
 
 
 @pytest.mark.parametrize("value", [0, -1, 2**31 - 1, -(2**31)])
@@ -41,3 +41,19 @@ def test_publish__partition_that_is_no_int__is_refused(partition):
 def test_batch__that_is_one_message__is_refused(one):
     with pytest.raises(InvalidInputError, match=f"found one {type(one).__name__}, wanted a list of messages"):
         outgoing("t", one, wake=True)
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), float("inf"), float("nan")])
+def test_number__beyond_any_float__is_refused(value):
+    with pytest.raises(InvalidInputError, match="seconds"):
+        number("seconds", value, 0)
+
+
+@pytest.mark.parametrize("place", ["value", "headers"])
+def test_publish__nested_too_deeply__is_refused(place):
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    message = Outgoing(deep) if place == "value" else Outgoing(1, headers={"h": deep})
+    with pytest.raises(InvalidInputError, match="cannot be encoded"):
+        publish_call("t", [message], wake=True, codec=JSON, limit_bytes=None, on_duplicate="return")

@@ -1,5 +1,7 @@
 """What can be a handler, told when it is registered and not when messages are lost by it."""
 
+import functools
+
 import pytest
 
 from coordinator import AsyncCoordinator, Coordinator
@@ -18,6 +20,37 @@ def test_subscribe__coroutine_function_on_threads__is_refused():
 
         @app.subscribe("orders", group="billing")
         async def bill(message): ...
+
+
+def _plain(_message):
+    yield 1
+
+
+async def _asynchronous(_message):
+    yield 1
+
+
+class _Called:
+    def __call__(self, _message):
+        yield 1
+
+
+@pytest.mark.parametrize("handler", [_plain, _asynchronous, _Called(), functools.partial(_plain)])
+@pytest.mark.parametrize("face", [Coordinator, AsyncCoordinator])
+def test_subscribe__generator__is_refused(face, handler):
+    """A stray yield: calling it would run nothing, and count as done."""
+    with pytest.raises(ConfigError, match="generator"):
+        face(DSN).subscribe("orders", group="billing")(handler)
+
+
+def test_on_dead_letter__coroutine_function_on_threads__is_refused():
+    async def tell(_letter): ...
+
+    app = Coordinator(DSN)
+    with pytest.raises(ConfigError, match="on_dead_letter"):
+        app.subscribe("orders", group="billing", on_dead_letter=tell)(print)
+    with pytest.raises(ConfigError, match="on_dead_letter"):
+        app.consumer("orders", group="billing", on_dead_letter=tell)
 
 
 @pytest.mark.parametrize("face", [Coordinator, AsyncCoordinator])

@@ -3,7 +3,7 @@
 import click
 
 from coordinator.cli import exits, output
-from coordinator.cli.commands import Command, pass_options
+from coordinator.cli.commands import Command, FiniteRange, pass_options
 from coordinator.cli.commands import Options as GlobalOptions
 from coordinator.cli.database import database
 from coordinator.cli.demo.processes import DemoError
@@ -36,7 +36,7 @@ _DATA_COUNT = 6099
 )
 @click.option(
     "--timeout-s",
-    type=click.FloatRange(min=1),
+    type=FiniteRange(min=1),
     default=120,
     show_default=True,
     help="Give up after this time, with exit code 1.",

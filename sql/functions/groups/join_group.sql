@@ -22,6 +22,7 @@ as $$
 declare
     v_missing text;
     v_topic coordinator.topics;
+    v_paused boolean;
 begin
     perform coordinator.require_read_committed('join_group');
     if p_group is null or p_group !~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$' then
@@ -54,6 +55,13 @@ begin
         -- Not found: it was there, and is deleted at this moment.
         exit when found;
     end loop;
+    -- Somebody has paused the group: then what it begins to read is paused like all that it reads.
+    v_paused := (
+        select count(*) > 0 and count(*) = count(u.group_id)
+        from coordinator.claims c
+        left join coordinator.pauses u on u.group_id = c.group_id and u.topic_id = c.topic_id and u.partition = c.partition
+         and u.kind = 'operator'
+        where c.group_id = join_group.group_id);
 
     for v_topic in select t.* from coordinator.topics t where t.name = any (p_topics) order by t.topic_id loop
         perform 1 from coordinator.group_topics s where s.group_id = join_group.group_id and s.topic_id = v_topic.topic_id;
@@ -71,6 +79,9 @@ begin
         insert into coordinator.progress (group_id, topic_id, partition, seq, epoch, committed, hwm, done, oldest_seq, at)
         select c.group_id, c.topic_id, c.partition, 0, 0, c.start_offset, c.start_offset, '{}', 0, coordinator.now_()
         from coordinator.claims c where c.group_id = join_group.group_id and c.topic_id = v_topic.topic_id;
+        insert into coordinator.pauses (group_id, topic_id, partition, kind, paused_by, reason, paused_at)
+        select c.group_id, c.topic_id, c.partition, 'operator', coordinator.actor(), 'as all else that the group reads', coordinator.now_()
+        from coordinator.claims c where v_paused and c.group_id = join_group.group_id and c.topic_id = v_topic.topic_id;
     end loop;
 
     if p_coordinator is not null then

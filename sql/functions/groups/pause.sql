@@ -9,11 +9,14 @@ set search_path = pg_catalog, pg_temp
 as $$
 -- Pauses a group, or a topic or partitions of it: nothing is fetched or handed over; what runs may finish and is settled.
 -- Lasts until resume, over restarts and takeovers. Owners are told by NOTIFY, and see it with their next look at the group.
+-- A topic that the group begins to read while all that it reads is paused is paused, too; so are partitions that are added.
 -- Returns: what is meant, and what was not paused before. Raises: KG003 no such group, topic or partition in it.
--- Locks: group_topics rows KEY SHARE, by the foreign key; never a claim, so it waits for no handler.
+-- Locks: the groups row NO KEY UPDATE, as who joins, so that a topic which is joined now is not missed; group_topics rows KEY
+-- SHARE, by the foreign key; never a claim, so it waits for no handler.
 declare
     v_group int := coordinator.group_id_of(p_group);
 begin
+    perform 1 from coordinator.groups g where g.group_id = v_group for no key update;
     return query
     with wanted as (
         select c.* from coordinator.claims_named(v_group, p_group, p_topic, p_partitions) c
