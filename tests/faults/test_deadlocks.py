@@ -101,11 +101,13 @@ def consume(group):
                     session.begin()
                     session.run(*member.ack_call(chance.randrange(committed, hwm), partition=partition, epoch=epoch))
                     session.commit()
-            hard = [
-                member.entry(place, chance.choice(("retry", "dead")), chance.randrange(committed, hwm))
+            # Each offset fails in one way: no owner lets a message that it has buried wait for a retry.
+            failed = [
+                (place, chance.randrange(committed, hwm))
                 for place, (*_, hwm, committed) in enumerate(rows, 1)
                 if hwm > committed and chance.random() < 0.5
             ]
+            hard = [member.entry(place, ("retry", "dead")[offset % 2], offset) for place, offset in failed]
             settled = [
                 f"{{[{committed},{max(committed, hwm - 3)})}}" if hwm - 3 > committed else "{}"
                 for *_, hwm, committed in rows
