@@ -9,9 +9,10 @@ create or replace function coordinator.ack(
 ) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 -- Acks messages in the caller's, that is the handler's, transaction: its effects and the ack are committed together, or neither.
--- To be called last: what is locked here is locked until the commit.
+-- To be called last: what is locked here is locked until the commit. The plans are pinned to the keys, see settle_hard.
 -- Returns: pg_current_xact_id(), by which an unknown outcome of the commit is found out.
 -- Raises: KG001 the claim has another owner or epoch; KG011 a message was settled by another run. The transaction can't go on.
 -- Locks: the claim's row FOR KEY SHARE, which lets the owner's exchanges go on and makes a takeover (FOR UPDATE) wait.

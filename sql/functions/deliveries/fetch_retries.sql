@@ -10,9 +10,10 @@ create or replace function coordinator.fetch_retries(
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 -- The parked messages that were handed out in the claims' epochs, but for those that the caller holds (p_held, int8multirange).
--- Returns: in offset order per entry (ord counts from 1).
+-- Returns: in offset order per entry (ord counts from 1). The plans are pinned to the keys, see settle_hard.
 declare
     v_topic record;
 begin

@@ -1,6 +1,7 @@
 create or replace function coordinator.fold_acks(p_group int, p_topic int, p_partition int) returns int8multirange
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 -- At a change of epoch: takes away the acks rows of a claim and the retries rows that they outrank; returns their offsets.
 -- Runs of the old epoch can't insert any more: they hold, or wait for, the claim's row, which the caller has locked FOR UPDATE.

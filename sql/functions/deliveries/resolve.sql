@@ -7,6 +7,7 @@ create or replace function coordinator.resolve(
 ) returns table (ord int, status text, seq bigint, committed bigint, hwm bigint, done text, acked text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 -- What became of an exchange whose answer was lost: the newest progress of claims, read under the fence.
 -- Returns: per entry (ord counts from 1) ok with the progress, fenced, or busy: somebody holds the claim's row, ask again. acked: what handlers acked in their own transactions.

@@ -8,6 +8,7 @@ create or replace function coordinator.settle_hard(
 ) returns table (ord int, done int8multirange, refused bigint, refusal text)
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 -- The part of an exchange that is not an ack: retries, dead letters, parking, and what follows from settling a parked message.
 -- Only for entries of claims in p_owned, which exchange has locked and checked. p_entries, in order, each with o (ord), k and:
@@ -19,6 +20,8 @@ as $$
 --   alone   offset, key: it is parked, if it is not yet, and handed out, and nothing else is
 --   fold    offsets (array): acks rows of which no run is alive any more
 --   charged: crash rows that lie wholly below committed
+-- The plans are pinned to the keys: to statistics a table of which an old snapshot keeps what is gone is a few rows in many pages,
+-- and reading all of those for each message looks cheaper than its index.
 -- Returns: per claim what becomes done, and offsets that could not be dead-lettered, with the last reason why.
 -- Race: with guard the acks row is inserted first. If a transactional run has inserted it, this waits for its outcome; if that
 -- committed, the message is acked and no dead letter is written.

@@ -1,11 +1,15 @@
 create or replace function coordinator.charge_crash(p_coordinator uuid, p_ago interval default '0') returns boolean
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 as $$
 -- Charges what a dead coordinator may have been running: the open messages of its windows, and the parked ones it handed out.
 -- It is an upper bound: which of a window had really started is not durable. If all of that is exactly one message, it was
 -- alone, and only then may this crash be its last (R5).
 -- p_ago: how long ago it died at the latest; the delays that a charge brings count from then.
+-- The plans are pinned to the keys, see settle_hard.
 -- Returns: false, and nothing is written, when not all its claims could be locked.
 -- Race: computed once, with the claims locked, in the transaction that declares the coordinator dead; takeovers only read it.
 declare
