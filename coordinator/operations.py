@@ -215,8 +215,8 @@ class Operations:
 
         Raises:
             NotFoundError: No such topic.
-            ConflictError: It is in use (live members, messages unsettled or scheduled) and `force` is not given; or an open
-                transaction has scheduled a message.
+            ConflictError: It is in use (live members, messages unsettled or scheduled, open transactions that publish) and
+                `force` is not given; or an open transaction has scheduled a message.
         """
         return self._drive(protocol.delete_topic(topic, force=force, reason=reason))
 

@@ -355,7 +355,8 @@ def add_partitions(options: Options, name: str, *, partitions: int, reason: str 
 def delete(ctx: click.Context, options: Options, name: str, *, force: bool, yes: bool, reason: str | None) -> None:
     """Delete a topic for good, with its messages and what groups have of it, dead letters too.
 
-    Refused while members read it, or messages are unsettled or scheduled (exit code 4), unless it is forced.
+    Refused while members read it, messages are unsettled or scheduled, or an open transaction has published to it (exit code 4),
+    unless it is forced.
     """
     with options.coordinator() as app:
         topic = app.topic(name)

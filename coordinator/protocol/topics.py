@@ -36,6 +36,10 @@ def checked_setting(name: str, value: object) -> object:
             return maybe(lambda name, value: int8(name, value, 1), name, value)
         case "segment_max_bytes":
             return maybe(lambda name, value: int8(name, value, 8192), name, value)
+    if name == "partitions":
+        raise InvalidInputError(
+            "partitions are no setting of a topic: they are added by add_partitions, and never taken away"
+        )
     raise InvalidInputError(f"a topic has no setting {name!r}; {nearest(name, _SETTINGS)}")
 
 

@@ -3,6 +3,7 @@
 import threading
 import time
 
+import psycopg
 import pytest
 from support.ledger import EFFECTS, effects, wait_settled
 from support.proxy import Fault, Proxy
@@ -310,6 +311,21 @@ def test_delete_topic_forced__its_consumer_fails_loudly_and_nothing_is_left(shel
     ) == []  # fmt: skip
     with pytest.raises(NotFoundError):
         shell.app.publish(TOPIC, 1)
+
+
+def test_alter_topic__partitions__names_the_call_that_adds_them(shell):
+    with pytest.raises(InvalidInputError, match="add_partitions"):
+        shell.app.alter_topic(TOPIC, partitions=3)
+
+
+def test_delete_topic__a_transaction_that_has_published_is_open__is_refused(shell, dsn):
+    """Its COMMIT would succeed, and the message be nowhere; nobody counts it before."""
+    with psycopg.connect(dsn) as publisher:
+        shell.app.publish(TOPIC, 1, connection=publisher)
+        with pytest.raises(ConflictError, match="transactions that publish: 1"):
+            shell.app.delete_topic(TOPIC)
+        publisher.commit()
+    shell.app.delete_topic(TOPIC)
 
 
 def test_add_partitions__under_a_running_consumer__it_reads_them_from_their_first_offset(shell, dsn):

@@ -14,14 +14,16 @@ as $$
 -- Deletes a topic for good: its messages, what waits for its time, its dedup keys, and what groups have of it, dead letters too.
 -- Returns: which groups read it, how many of their members live, how many messages they had not settled (an upper bound), and
 -- how many waited for their time.
--- Raises: KG003 no such topic; KG004 members are live, or messages unsettled or scheduled, and p_force is not given; KG004 a
--- claim's row, or the topic's by an open transaction that has scheduled a message, is held for longer than five seconds; KG007.
+-- Raises: KG003 no such topic; KG004 members are live, messages unsettled or scheduled, or transactions that publish open, and
+-- p_force is not given; KG004 a claim's row, or the topic's by an open transaction that has scheduled a message, is held for
+-- longer than five seconds; KG007.
 -- Locks: advisory topics and rotation; the topics row NO KEY UPDATE, so that no group begins to read it; groups rows; claims;
 -- dedup rows SKIP LOCKED. Not the table: a publisher holds the lock of a sequence while it waits for the table, or the other way
 -- round, so whoever takes both deadlocks with one. What nobody sees any more is dropped by drop_remains, when it is free.
 declare
     v_topic coordinator.topics;
     v_claim record;
+    v_publishers int;
 begin
     perform coordinator.require_read_committed('delete_topic');
     perform pg_advisory_xact_lock(hashtextextended('coordinator.topics', 0));
@@ -43,10 +45,13 @@ begin
     join coordinator.group_topics s on s.group_id = g.group_id and s.topic_id = v_topic.topic_id;
     select coalesce(sum(o.lag), 0) into unsettled from coordinator.offsets o where o.topic = p_topic;
     select count(*) into scheduled from coordinator.scheduled s where s.topic_id = v_topic.topic_id;
-    if not p_force and (members > 0 or unsettled > 0 or scheduled > 0) then
+    -- Nothing of these is counted above, and their COMMIT would succeed.
+    v_publishers := cardinality(coordinator.open_publishers(v_topic));
+    if not p_force and (members > 0 or unsettled > 0 or scheduled > 0 or v_publishers > 0) then
         raise exception using errcode = 'KG004', message = format(
-            'topic %L is in use: groups: %s; live members: %s; messages to settle: %s; messages that wait for their time: %s',
-            p_topic, coalesce(nullif(array_to_string(groups, ', '), ''), 'none'), members, unsettled, scheduled),
+            'topic %L is in use: groups: %s; live members: %s; messages to settle: %s; messages that wait for their time: %s; '
+            'open transactions that publish: %s',
+            p_topic, coalesce(nullif(array_to_string(groups, ', '), ''), 'none'), members, unsettled, scheduled, v_publishers),
             hint = 'Force it, and all of that is lost.';
     end if;
     for v_claim in
