@@ -7,6 +7,8 @@ from coordinator.doctor.report import Limits, Notes
 from coordinator.protocol.doctor import Place
 
 _OLDEST_MAJOR = 15
+# PostgreSQL's own default.
+_LONGEST_NAPTIME_S = 60
 
 # Name, value that is wrong, severity, what it does.
 _WRONG = (
@@ -25,6 +27,13 @@ def settings(notes: Notes, found: Mapping[str, str], place: Place) -> None:
         if found.get(name) == wrong:
             tell = notes.error if severity == "error" else notes.warning
             tell(name, f"it is {wrong}: {effect}", f"set {name} back to {'off' if wrong == 'on' else 'on'}")
+    naptime_s = int(found.get("autovacuum_naptime", 0))
+    if naptime_s > _LONGEST_NAPTIME_S:
+        notes.warning(
+            "autovacuum_naptime",
+            f"autovacuum looks for work every {naptime_s} s: for so long nothing of progress and acks is cleaned",
+            f"set autovacuum_naptime to {_LONGEST_NAPTIME_S} s at most; 10 s where thousands of messages a second are acked",
+        )
     if place.version < _OLDEST_MAJOR * 10_000:
         notes.warning(
             "server_version",

@@ -145,6 +145,7 @@ SETTINGS: Statement[dict[str, str]] = Statement(
     (
         [
             "autovacuum",
+            "autovacuum_naptime",
             "track_counts",
             "fsync",
             "full_page_writes",

@@ -49,6 +49,12 @@ def test_setting__of_the_server_is_off__is_an_error(find, connection, name):
         wait_until(lambda: not find("settings"), 30)
 
 
+def test_autovacuum__looks_seldom__is_found():
+    (finding,) = told(checks.settings, {"autovacuum_naptime": "3600"}, PLACE)
+    assert (finding.subject, finding.severity) == ("autovacuum_naptime", "warning")
+    assert told(checks.settings, {"autovacuum_naptime": "60"}, PLACE) == []
+
+
 def test_encoding__not_utf8__is_found(server):
     with psycopg.connect(server.dsn, autocommit=True) as connection:
         connection.execute("drop database if exists doctor_latin1")

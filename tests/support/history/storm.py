@@ -171,7 +171,11 @@ class Storm:
                         child.popen.wait()
 
     def _start_servers(self, stack: contextlib.ExitStack) -> None:
-        major, settings = self.plan.major, {"track_commit_timestamp": "on", "max_connections": "300"}
+        # After each restart autovacuum waits for its naptime before it looks at anything, and storms restart the server all the time.
+        major, settings = (
+            self.plan.major,
+            {"track_commit_timestamp": "on", "max_connections": "300", "autovacuum_naptime": "5s"},
+        )
         if any(fault.kind == "promote" for fault in self.plan.faults):
             self.cluster = stack.enter_context(Cluster(synchronous=False, major=major, settings=settings))
             self.server, self.dsn = self.cluster.primary, f"{self.cluster.dsn}&target_session_attrs=read-write"
