@@ -78,15 +78,21 @@ def consume(
 def _behind(app: "Coordinator", consumer: "Consumer", group: str, topics: Sequence[str]) -> "list[GroupOffset | None]":
     """Return where the group has not read and settled everything, whoever owns it; None: the database does not say.
 
-    A member that was killed owns its partitions until its lease is over, and another one may be slow or paused.
+    A member that was killed owns its partitions until its lease is over, and another one may be slow or paused. Of our own
+    partitions the consumer knows better, but only of those that were its own before it was asked.
     """
+    owned = consumer.assignment()
     ended = consumer.at_end()
     try:
         found = [place for place in app.group_offsets(group) if place.topic in topics and place.lag > 0]
     except UnavailableError:
         return [None]
     if ended:
-        return [place for place in found if str(place.member_id) != consumer.member_id]
+        return [
+            place
+            for place in found
+            if str(place.member_id) != consumer.member_id or (place.topic, place.partition) not in owned
+        ]
     return list(found) or [None]
 
 

@@ -288,6 +288,10 @@ class AsyncConsumer:
         """`Consumer.status`."""
         return self._runtime.status()
 
+    def assignment(self) -> set[tuple[str, int]]:
+        """The partitions that this member owns right now: topic and number."""
+        return {(p.source.topic, p.source.partition) for p in self._runtime.engine.partitions.values()}
+
     def blocked_keys(self) -> list[tuple[str, int, str, int]]:
         """Keys that a parked message blocks: topic, partition, key, and how many messages wait."""
         engine = self._runtime.engine

@@ -214,6 +214,11 @@ class Consumer:
         """What this consumer is doing right now: what is in flight and for how long, what waits and why."""
         return self._runtime.status()
 
+    def assignment(self) -> set[tuple[str, int]]:
+        """The partitions that this member owns right now: topic and number."""
+        with self._runtime.lock:
+            return {(p.source.topic, p.source.partition) for p in self._runtime.engine.partitions.values()}
+
     def blocked_keys(self) -> list[tuple[str, int, str, int]]:
         """Keys that a parked message blocks: topic, partition, key, and how many messages wait."""
         with self._runtime.lock:

@@ -13,6 +13,7 @@ import pytest
 from support.shell import wait_until
 
 from coordinator import Coordinator
+from coordinator.consumer.blocking import Consumer
 from coordinator.model import value_text
 
 LIMIT_S = 30
@@ -212,6 +213,32 @@ def test_consume__exit_at_end_behind_one_that_was_killed__waits_for_its_lease_an
     ended = on("messages", "consume", "orders", "--group", "g", "--exit-at-end")
     former.kill()
     assert ended.code == 0
+    assert sorted(numbers(ended.lines)) == list(range(1, 11))
+
+
+def test_consume__exit_at_end_takes_over_while_it_looks__prints_the_rest(
+    on: Any, start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It owned nothing when it was asked for its own end, and everything when the group was. Mutant: all that is its own by then."""
+    on("topics", "create", "orders", "--partitions", 1)
+    former = start("messages", "consume", "orders", "--group", "g")
+    publish(on, 1)
+    assert numbers([former.stdout.readline()]) == [0]
+    wait_until(lambda: settled(on, "g") == 1)
+    former.kill()
+    publish(on, 10, first=1)
+    plain, waited = Consumer.at_end, []
+
+    def at_end(consumer: Consumer) -> bool:
+        ended = plain(consumer)
+        if ended and not consumer.assignment():
+            wait_until(consumer.assignment, LIMIT_S)
+            waited.append(consumer)
+        return ended
+
+    monkeypatch.setattr(Consumer, "at_end", at_end)
+    ended = on("messages", "consume", "orders", "--group", "g", "--exit-at-end")
+    assert (ended.code, len(waited)) == (0, 1)
     assert sorted(numbers(ended.lines)) == list(range(1, 11))
 
 

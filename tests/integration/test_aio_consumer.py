@@ -25,6 +25,8 @@ async def test_publish_consume_ack_restart__the_second_consumer_goes_on_where_th
         async with app.consumer(TOPIC, group=GROUP) as consumer:
             second = [message.value for message in await drain(consumer, 8)]
             assert await consumer.at_end()
+            assert consumer.assignment() == {(TOPIC, number) for number in range(4)}
+        assert consumer.assignment() == set()
         assert sorted(first + second) == list(range(20))
         assert sum(committed(dsn).values()) == 20
 

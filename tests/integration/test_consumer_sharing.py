@@ -43,10 +43,13 @@ def wait_shares(dsn, **wanted):
 
 
 def test_group__one_two_three_members__share_evenly_and_then_nothing_moves(app, dsn, join):
-    join("a")
+    first = join("a")
     wait_shares(dsn, a=8)
-    join("b")
+    assert first.consumer.assignment() == {(TOPIC, number) for number in range(8)}
+    second = join("b")
     wait_shares(dsn, a=4, b=4)
+    wait_until(lambda: len(first.consumer.assignment()) == len(second.consumer.assignment()) == 4)
+    assert not first.consumer.assignment() & second.consumer.assignment()
     join("c")
     wait_until(lambda: sorted(shares(dsn).values()) == [2, 3, 3] and None not in shares(dsn))
     before = epochs(dsn)
