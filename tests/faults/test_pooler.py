@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import ExitStack
 
 import psycopg
 import pytest
@@ -93,13 +94,18 @@ def test_pooler__statements_prepared_all_the_same__fails_where_the_pooler_keeps_
     """What `prepare` is off for: this version of the pooler does not carry prepared statements over."""
     if int(_version().split(".")[1]) >= 21:
         pytest.skip("this PgBouncer carries prepared statements over")
-    with psycopg.connect(pooled_dsn, autocommit=True, prepare_threshold=0) as one:
-        one.execute("select 1 + %s", (1,))
-        # The only session there is so far goes to somebody else; the next one has never seen the statement.
-        with psycopg.connect(pooled_dsn) as other:
-            other.execute("select 1")
-            with pytest.raises(psycopg.errors.InvalidSqlStatementName):
-                one.execute("select 1 + %s", (1,))
+    session = "select pg_backend_pid()"
+    with psycopg.connect(pooled_dsn, autocommit=True, prepare_threshold=0) as one, ExitStack() as others:
+        with one.transaction():
+            one.execute("select 1 + %s", (1,))
+            prepared = one.execute(session, prepare=False).fetchall()
+        # The session that has it goes to somebody else; no other one has ever seen the statement.
+        held = None
+        while held != prepared:
+            other = others.enter_context(psycopg.connect(pooled_dsn))
+            held = other.execute(session).fetchall()
+        with pytest.raises(psycopg.errors.InvalidSqlStatementName):
+            one.execute("select 1 + %s", (1,))
 
 
 def test_pooler__said_to_keep_sessions__listen_that_cannot_work_is_found(server, dsn, caplog):
