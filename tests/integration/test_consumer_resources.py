@@ -65,7 +65,8 @@ def test_close__fifty_consumers_at_once__leave_nothing(app, dsn):
     for thread in starting:
         thread.join(30)
     assert not threads() & OURS
-    wait_until(lambda: open_files() == before)
+    # Fewer, where what another test had left was still there before.
+    wait_until(lambda: open_files() <= before)
     wait_until(lambda: query(dsn, "select count(*) from coordinator.members") == [(0,)])
 
 

@@ -484,14 +484,15 @@ def test_promotion__sets_apart_what_it_may_have_undone():
     start(history, PLAIN, 4, 31.0, "ack", 31.1, epoch=1)
     start(history, PLAIN, 5, 29.0, "ack", 29.1, epoch=2)
     history.publishes = [
-        Publish("p", str(told_at), "orders", ["m"], 0.5, outcome="returned", told_at=told_at)
-        for told_at in (19.0, 22.0, 25.0)
+        Publish("p", str(told_at), "orders", ["m"], sent_at, outcome="returned", told_at=told_at)
+        # The third was answered by the lost primary, and its publisher came to telling it late.
+        for sent_at, told_at in ((18.0, 19.0), (21.5, 22.0), (22.9, 23.1), (23.1, 25.0))
     ]
     promote(history, 20.0, 21.0, 23.0)
     assert history.runs[PLAIN] == [before, after]
     assert before.told == "unknown"
     assert history.doubtful[PLAIN] == [between]
-    assert [publish.outcome for publish in history.publishes] == ["returned", "unknown", "returned"]
+    assert [publish.outcome for publish in history.publishes] == ["returned", "unknown", "unknown", "returned"]
 
 
 def test_promotion__nothing_of_the_lost_history_is_in_the_tables__is_no_violation():

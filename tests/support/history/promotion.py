@@ -25,11 +25,12 @@ def set_apart(history: History) -> None:
     if detach is None or detached is None or promoted is None:
         return
     for publish in history.publishes:
-        if publish.outcome == "returned" and detach <= publish.told_at <= promoted:
+        # By when it was sent: whoever got an answer before the promotion may have come to telling it only behind that.
+        if publish.outcome == "returned" and detach <= publish.told_at and publish.at <= promoted:
             publish.outcome = "unknown"
     for key, runs in history.runs.items():
         for run in runs:
-            if detach <= run.told_at <= promoted:
+            if detach <= run.told_at and min(run.end_at, run.told_at) <= promoted:
                 run.told = "unknown"
         history.runs[key] = [run for run in runs if run.start_at < detach or _of_new(history, run, promoted)]
         history.doubtful[key] = [run for run in runs if detach <= run.start_at <= detached]
