@@ -267,6 +267,11 @@ class Pool:
             except psycopg.Error:
                 lent.close()
                 pool.putconn(lent)
+            except BaseException:
+                # A signal's: what was asked is under way there still. The pool gets its place back, or has one less for ever.
+                lent.close()
+                pool.putconn(lent)
+                raise
             else:
                 return lent
 
