@@ -50,7 +50,7 @@ async def transaction(
         StaleEpochError, AlreadySettledError: The ack was refused; everything was rolled back.
         UnavailableError: The connection was lost, and the transaction is known to be rolled back.
         ConfigError: The given connection is in a transaction already, or in pipeline mode.
-        HandlerError: The block has ended the transaction itself, or left a pipeline open.
+        HandlerError: The block has ended the transaction itself, or left a pipeline, a COPY or a stream of rows open.
     """
     runs = [message.delivery for message in messages if message.delivery is not None]
     runtime.engine.begin_runs(runs)

@@ -84,14 +84,21 @@ def check_open(connection: psycopg.BaseConnection[Any]) -> None:
     """Look whether a handler's transaction is still there to be committed with its ack.
 
     Raises:
-        HandlerError: The handler has ended it, by a statement of its own, or has left a pipeline open on its connection, which
-            is closed then.
+        HandlerError: The handler has ended it, by a statement of its own, or has left a pipeline, a COPY or a stream of rows open
+            on its connection, which is closed then.
     """
     if connection.pgconn.pipeline_status:
         # What it holds back can be neither committed nor rolled back in order, and the next one must not get it.
         connection.pgconn.finish()
         raise HandlerError("the handler has left a pipeline open on the connection of its transaction")
-    if connection.info.transaction_status == pq.TransactionStatus.IDLE:
+    status = connection.info.transaction_status
+    if status == pq.TransactionStatus.ACTIVE:
+        # The ack would wait for the end of that, which nobody will bring about.
+        connection.pgconn.finish()
+        raise HandlerError(
+            "the handler has left a COPY, or a stream of rows, open on the connection of its transaction"
+        )
+    if status == pq.TransactionStatus.IDLE:
         raise HandlerError(_ENDED)
 
 

@@ -12,8 +12,8 @@ from support.ledger import EFFECTS, Recorder, dead, effects, parked, wait_settle
 from support.proxy import Fault, Proxy
 from support.shell import GROUP, TOPIC, committed, locked, query, terminate, wait_until
 
-from coordinator import Outgoing, Reject
-from coordinator.errors import AlreadySettledError, ConfigError, FencedError, StaleEpochError
+from coordinator import Coordinator, Outgoing, Reject
+from coordinator.errors import AlreadySettledError, ConfigError, FencedError, HandlerError, StaleEpochError
 from coordinator.protocol import deliveries
 from coordinator.protocol.statement import Statement
 
@@ -783,6 +783,46 @@ def test_transactional__handler_commits_by_a_statement__is_a_failure(shell, dsn,
     assert effects(dsn) == []
     assert all("has ended its transaction" in letter["error"] for letter in dead(dsn))
     assert len(dead(dsn)) == 2
+
+
+@pytest.mark.parametrize(
+    "left_open", ["copy (select 1) to stdout", "copy effects from stdin", "select generate_series(1, 100000)"]
+)
+def test_transactional__handler_leaves_a_command_open__is_a_failure_and_the_next_has_a_connection_in_order(
+    shell, dsn, left_open
+):
+    """What Cursor.copy and Cursor.stream are between two rows. Mutant: the ack waits for its end, and the handler's thread with it."""
+
+    def act(message, connection):
+        book(message, connection)
+        if message.value == 3:
+            connection.pgconn.send_query(left_open.encode())
+
+    shell.subscribe(act, transactional=True, max_attempts=1)
+    shell.app.publish_many(TOPIC, list(range(6)))
+    with shell:
+        wait_settled(dsn)
+    assert effects(dsn) == [(value, 1) for value in range(6) if value != 3]
+    (letter,) = dead(dsn)
+    assert "COPY" in letter["error"]
+
+
+def test_transactional__cursor_leaves_its_stream_suspended__is_a_failure(dsn):
+    """A suspended one holds psycopg's lock of the connection, so nothing may wait for that."""
+    kept = []
+
+    def read_one(message):
+        with message.transaction() as connection:
+            kept.append(connection.cursor().stream("select generate_series(1, 100000)"))
+            next(kept[0])
+
+    with Coordinator(dsn) as app:
+        app.create_topic(TOPIC, 1)
+        app.publish(TOPIC, 1)
+        with app.consumer(TOPIC, group=GROUP) as consumer:
+            (message,) = consumer.poll(timeout_s=10)
+            with pytest.raises(HandlerError, match="stream"):
+                read_one(message)
 
 
 def test_transactional__handler_leaves_a_pipeline_open__is_a_failure_and_the_next_has_a_connection_in_order(shell, dsn):
