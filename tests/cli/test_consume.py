@@ -198,11 +198,8 @@ def test_consume__into_publish__copies_a_topic(on: Any, topic: str, start: Any) 
     assert second.returncode == 0
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP])
-def test_consume__exit_at_end_behind_one_that_was_killed__waits_for_its_lease_and_prints_the_rest(
-    on: Any, start: Any, signal_number: int
-) -> None:
-    """A cron job whose last run died, and which owns nothing yet. Mutant: the end of what it owns itself."""
+def left_behind(on: Any, start: Any, signal_number: int) -> Any:
+    """A member that got a signal while it owned everything, and ten messages that came afterwards."""
     on("topics", "create", "orders", "--partitions", 1)
     former = start("messages", "consume", "orders", "--group", "g")
     publish(on, 1)
@@ -210,6 +207,15 @@ def test_consume__exit_at_end_behind_one_that_was_killed__waits_for_its_lease_an
     wait_until(lambda: settled(on, "g") == 1)
     former.send_signal(signal_number)
     publish(on, 10, first=1)
+    return former
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP])
+def test_consume__exit_at_end_behind_one_that_was_killed__waits_for_its_lease_and_prints_the_rest(
+    on: Any, start: Any, signal_number: int
+) -> None:
+    """A cron job whose last run died, and which owns nothing yet. Mutant: the end of what it owns itself."""
+    former = left_behind(on, start, signal_number)
     ended = on("messages", "consume", "orders", "--group", "g", "--exit-at-end")
     former.kill()
     assert ended.code == 0
@@ -220,13 +226,7 @@ def test_consume__exit_at_end_takes_over_while_it_looks__prints_the_rest(
     on: Any, start: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It owned nothing when it was asked for its own end, and everything when the group was. Mutant: all that is its own by then."""
-    on("topics", "create", "orders", "--partitions", 1)
-    former = start("messages", "consume", "orders", "--group", "g")
-    publish(on, 1)
-    assert numbers([former.stdout.readline()]) == [0]
-    wait_until(lambda: settled(on, "g") == 1)
-    former.kill()
-    publish(on, 10, first=1)
+    left_behind(on, start, signal.SIGKILL)
     plain, waited = Consumer.at_end, []
 
     def at_end(consumer: Consumer) -> bool:

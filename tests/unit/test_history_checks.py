@@ -477,6 +477,7 @@ def test_promotion__sets_apart_what_it_may_have_undone():
     history = History(processes={"w": Process("w")}, clients={"old": "w", "new": "w"})
     history.claims[PLAIN] = ClaimState(0, 0, 0, 9, owned=[Owned("old", 1, 2.0), Owned("new", 2, 30.0)])
     before = start(history, PLAIN, 0, 10.0, "ack", 10.1, told_at=20.5)
+    late = start(history, PLAIN, 6, 19.0, "ack", 22.9, told_at=23.1)
     between = start(history, PLAIN, 1, 20.5, "ack", 20.6)
     start(history, PLAIN, 2, 22.0, "ack", 22.1)
     start(history, PLAIN, 3, 24.0, "ack", 24.1)
@@ -489,8 +490,8 @@ def test_promotion__sets_apart_what_it_may_have_undone():
         for sent_at, told_at in ((18.0, 19.0), (21.5, 22.0), (22.9, 23.1), (23.1, 25.0))
     ]
     promote(history, 20.0, 21.0, 23.0)
-    assert history.runs[PLAIN] == [before, after]
-    assert before.told == "unknown"
+    assert history.runs[PLAIN] == [before, late, after]
+    assert before.told == late.told == "unknown"
     assert history.doubtful[PLAIN] == [between]
     assert [publish.outcome for publish in history.publishes] == ["returned", "unknown", "unknown", "returned"]
 
