@@ -603,8 +603,11 @@ class Message(Delivery):
         Durable with the next exchange, a few milliseconds later; with `wait` the call returns after its COMMIT (in asyncio: await
         what it returns).
 
+        Within the message's own transaction it says nothing: the end of that acks, or nothing does.
+
         Raises:
             StaleEpochError: If the partition is owned by somebody else by now; the message is theirs.
+            HandlerError: With `wait`, within the message's own transaction.
             UnavailableError: With `wait`, if the database can't be reached in time; the ack stays queued.
         """
         settler: Settler | None = self.owner.source.settler

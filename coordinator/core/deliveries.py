@@ -15,7 +15,7 @@ from coordinator.core.partition import Entry, Failing, Partition
 from coordinator.core.retry import MAX_ERROR_CHARS, Failure, Redeliver, clean, decide
 from coordinator.core.subscription import Subscription
 from coordinator.core.window import Window
-from coordinator.errors import AlreadySettledError, DeletedError, Reject, Retry, StaleEpochError
+from coordinator.errors import AlreadySettledError, DeletedError, HandlerError, Reject, Retry, StaleEpochError
 from coordinator.model import Claim, Delivery, Facts, Message, PartitionKey, Row, Source
 
 # While the shell carries out a command, -infinity: it asks for the next one anyway, so nothing needs to wake it.
@@ -502,8 +502,12 @@ class Deliveries:
         Raises:
             StaleEpochError: As `ack`; where the claim is lost just now, `losses` tells.
         """
-        if delivery.owner.lost:
+        owner: Partition = delivery.owner
+        if owner.lost:
             self._held(delivery)
+        # Its transaction acks it at its end, or not at all: an ack that outlives the effects would lose them.
+        if owner.runs and delivery in owner.runs.get(delivery.offset, ()):
+            return
         self._noted_s = now_s
         self._noted.append(delivery)
         # In this order, and take_in looks in the other: either it finds the ack, or the shell is woken.
@@ -570,9 +574,12 @@ class Deliveries:
 
         Raises:
             StaleEpochError: If the claim is not this coordinator's any more, or was claimed again.
+            HandlerError: If a transaction is open that acks this delivery at its end.
         """
         self.take_in()
         partition = self._held(delivery)
+        if delivery in partition.runs.get(delivery.offset, ()):
+            raise HandlerError("the message is acked by the end of its transaction, for which an ack within it can't wait")
         if not delivery.answered:
             self._ack(partition, delivery, now_s)
         return partition
@@ -665,8 +672,7 @@ class Deliveries:
 
     def begin_run(self, delivery: Delivery) -> None:
         """A transactional run of a message starts, which was not settled a moment ago."""
-        runs = delivery.owner.runs
-        runs[delivery.offset] = runs.get(delivery.offset, 0) + 1
+        delivery.owner.runs.setdefault(delivery.offset, []).append(delivery)
 
     def check_runs(self, deliveries: Sequence[Delivery]) -> None:
         """Transactional runs are about to commit.
@@ -687,9 +693,10 @@ class Deliveries:
         """A transactional run has ended, whatever its outcome; with the last one, the acks row may go."""
         self.take_in()
         partition: Partition = delivery.owner
-        left = partition.runs.get(delivery.offset, 1) - 1
-        if left > 0:
-            partition.runs[delivery.offset] = left
+        runs = partition.runs.get(delivery.offset, [])
+        if delivery in runs:
+            runs.remove(delivery)
+        if runs:
             return
         partition.runs.pop(delivery.offset, None)
         failing = partition.failing.get(delivery.offset)

@@ -176,7 +176,7 @@ class Partition:
         self.hold_until_s = 0.0
         self.busy_until_s = 0.0
         self.given_back: set[int] = set()
-        self.runs: dict[int, int] = {}
+        self.runs: dict[int, list[Delivery]] = {}
         self.unfolded: set[int] = set()
         if subscription.by_key:
             self.lanes.load(claim.parked)

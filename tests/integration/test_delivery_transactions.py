@@ -670,16 +670,56 @@ def test_transactional__answered_while_its_commit_is_under_way__the_commit_wins(
     assert dead(dsn) == parked(dsn) == query(dsn, "select from coordinator.acks") == []
 
 
-def test_transactional__acked_and_returns__effect_and_ack_are_there(shell, dsn):
+@pytest.mark.parametrize("pause_s", [0, 0.3])
+def test_transactional__acked_and_returns__effect_and_ack_are_there(shell, dsn, pause_s):
+    """With a pause, the ack was written by an exchange: the transaction was refused, and its effects were lost."""
+
     def act(message, connection):
         book(message, connection)
         message.ack()
+        time.sleep(pause_s)
 
-    shell.subscribe(act, transactional=True)
+    shell.subscribe(act, transactional=True, concurrency=4)
     shell.app.publish_many(TOPIC, list(range(10)))
     with shell:
         wait_settled(dsn)
     assert effects(dsn) == [(value, 1) for value in range(10)]
+
+
+@pytest.mark.parametrize("pause_s", [0, 0.3])
+@pytest.mark.parametrize("how", ["raises", "rolls back", "waits"])
+def test_transactional__acked_and_fails__neither_effect_nor_ack(shell, dsn, how, pause_s):
+    """The ack stayed, without its effects (G15)."""
+
+    def act(message, connection):
+        book(message, connection)
+        if message.attempt > 1:
+            return
+        message.ack(wait=how == "waits")
+        time.sleep(pause_s)
+        if how == "rolls back":
+            raise psycopg.Rollback
+        raise ValueError("after the ack")
+
+    shell.subscribe(act, transactional=True, concurrency=4, retry=[0.05])
+    shell.app.publish_many(TOPIC, list(range(4)))
+    with shell:
+        wait_settled(dsn)
+    assert effects(dsn) == [(value, 1) for value in range(4)]
+
+
+def test_transaction__rolled_back_before_its_ack__acked_by_itself(shell, dsn):
+    """The block is over: what is said then counts."""
+    shell.app.publish(TOPIC, 1)
+    with shell.app.consumer(TOPIC, group=GROUP) as consumer:
+        (message,) = consumer.poll(max_messages=1, timeout_s=10)
+        with contextlib.suppress(ValueError), message.transaction() as connection:
+            book(message, connection)
+            with pytest.raises(HandlerError, match="acked by the end of its transaction"):
+                message.ack(wait=True)
+            raise ValueError("not this time")
+        message.ack(wait=True)
+    assert (effects(dsn), sum(committed(dsn).values())) == ([], 1)
 
 
 def test_transactional_batch__tells_of_failures__they_have_no_effect_and_the_rest_is_not_charged(shell, dsn):
