@@ -579,7 +579,9 @@ class Deliveries:
         self.take_in()
         partition = self._held(delivery)
         if delivery in partition.runs.get(delivery.offset, ()):
-            raise HandlerError("the message is acked by the end of its transaction, for which an ack within it can't wait")
+            raise HandlerError(
+                "the message is acked by the end of its transaction, for which an ack within it can't wait"
+            )
         if not delivery.answered:
             self._ack(partition, delivery, now_s)
         return partition

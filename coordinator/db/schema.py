@@ -342,6 +342,12 @@ def _migrate(command_name: str, dsn: str, schema: str, revision: str) -> None:
 def _connect(address: str) -> psycopg.Connection[Any]:
     # Nothing is prepared: through a pooler it would be missing in the next session.
     connection = psycopg.connect(address, prepare_threshold=None)
+    if connection.info.parameter_status("server_encoding") == "SQL_ASCII":
+        database = connection.info.dbname
+        connection.close()
+        raise ConfigError(
+            f"database {database!r} has the encoding SQL_ASCII, in which no text has a meaning; wanted UTF8"
+        )
     # Whatever the defaults of database and role: at a stricter level the snapshot would be older than the lock.
     connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
     connection.read_only = False

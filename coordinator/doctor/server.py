@@ -40,7 +40,13 @@ def settings(notes: Notes, found: Mapping[str, str], place: Place) -> None:
             f"PostgreSQL {place.version // 10_000}; the oldest that is tested and supported is {_OLDEST_MAJOR}",
             "upgrade the server",
         )
-    if place.encoding != "UTF8":
+    if place.encoding == "SQL_ASCII":
+        notes.error(
+            "server_encoding",
+            "it is SQL_ASCII, in which no text has a meaning: the schema is not installed there",
+            "use a database with encoding UTF8",
+        )
+    elif place.encoding != "UTF8":
         notes.warning(
             "server_encoding",
             f"it is {place.encoding}; keys, headers and errors that it does not have are refused",

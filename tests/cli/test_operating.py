@@ -178,6 +178,8 @@ def test_skip__one_message__is_shown_and_then_passed(on: Any, group: str, dsn: s
     assert current(on, group)[0] == 4
     assert on("groups", "skip", group, "orders", 0, 3, "--execute").code == 4
     assert on("groups", "skip", group, "orders", 0, 99).code == 2
+    ended = on("groups", "skip", group, "orders", 0, 2**63 - 1)
+    assert (ended.code, f"no message at offset {2**63 - 1}" in ended.err) == (2, True)
     assert on("groups", "skip", group, "orders", 0, 4, "--dead-letter", "--execute").code == 0
     (letter,) = on("dlq", "list", group, "--json").objects
     assert (letter["offset"], letter["reason"]) == (4, "skipped")

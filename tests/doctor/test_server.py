@@ -7,10 +7,11 @@ import pytest
 from support.proxy import Fault, Proxy
 from support.shell import wait_until
 
+from coordinator.db.schema import install
 from coordinator.doctor import Limits, examine
 from coordinator.doctor import server as checks
 from coordinator.doctor.report import Notes
-from coordinator.errors import UnavailableError
+from coordinator.errors import ConfigError, UnavailableError
 from coordinator.protocol.doctor import Place
 
 PLACE = Place("me", "shop", "UTF8", 160000, False, "me", True, True, True)
@@ -62,14 +63,28 @@ def test_encoding__not_utf8__is_found(server):
             "create database doctor_latin1 template template0 encoding 'LATIN1' lc_collate 'C' lc_ctype 'C'"
         )
         try:
-            from coordinator.db.schema import install
-
             at = psycopg.conninfo.make_conninfo(server.dsn, dbname="doctor_latin1")
             install(at)
             (finding,) = examine(at, "coordinator", only=["settings"]).findings
             assert "LATIN1" in finding.found
         finally:
             connection.execute("drop database doctor_latin1 with (force)")
+
+
+def test_encoding__sql_ascii__is_refused_in_words(server):
+    """`db upgrade` ended with a TypeError of SQLAlchemy's, and doctor recommended it."""
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        connection.execute("drop database if exists doctor_ascii")
+        connection.execute(
+            "create database doctor_ascii template template0 encoding 'SQL_ASCII' lc_collate 'C' lc_ctype 'C'"
+        )
+        try:
+            with pytest.raises(ConfigError, match=r"'doctor_ascii' has the encoding SQL_ASCII.*wanted UTF8"):
+                install(psycopg.conninfo.make_conninfo(server.dsn, dbname="doctor_ascii"))
+        finally:
+            connection.execute("drop database doctor_ascii with (force)")
+    (finding,) = told(checks.settings, {}, PLACE._replace(encoding="SQL_ASCII"))
+    assert (finding.subject, finding.severity) == ("server_encoding", "error")
 
 
 def test_server__too_old_or_a_standby__is_found():

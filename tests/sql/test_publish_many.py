@@ -275,6 +275,10 @@ def test_publish_many__one_call__keeps_order_and_takes_every_offset_once(db):
         ("'t', array['1'::bytea], p_partitions => array[2]", "KG005"),
         ("'t', array['1'::bytea], p_partitions => array[-1]", "KG005"),
         ("'t', array['1'::bytea], p_keys => array['a', 'b']", "KG005"),
+        ("'t', array['1'::bytea], p_keys => '[0:0]={a}'", "KG005"),
+        ("'t', '[2:2]={1}'", "KG005"),
+        ("'t', array['1'::bytea], p_headers => array[array['{}']]", "KG005"),
+        ("'t', array['1'::bytea], p_dedup_keys => '[0:0]={a}'", "KG005"),
         ("'t', array[convert_to(repeat('x', 1048577), 'UTF8')]", "KG006"),
     ],
 )

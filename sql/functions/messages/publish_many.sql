@@ -29,7 +29,7 @@ as $$
 -- here: the keys were looked at). A message with a delay, or a time ahead, is put into scheduled instead.
 -- Returns: parallel arrays of what was assigned; duplicates and due_ats are null where there are none, partitions and
 -- offsets hold nulls for messages that wait for their time.
--- Raises: KG003 no such topic; KG005 arrays of unequal length, wrong partition, null payload, bad headers; KG006 too large;
+-- Raises: KG003 no such topic; KG005 arrays of unequal length or with odd bounds, wrong partition, null payload, bad headers; KG006 too large;
 -- KG008 the topic names who may publish, and the caller is not among them;
 -- KG009 the topic's groups are too far behind; KG010 a repeated key; KG013 the topic was deleted meanwhile.
 -- Locks: shared advisory ones (enlist_publisher); never one that another publisher waits for, but for dedup keys, which
@@ -44,6 +44,7 @@ declare
     v_at timestamptz;
     v_any int;
     v_bad bigint;
+    v_bounds text;
 begin
     select t.* into v_topic from coordinator.topics t where t.name = p_topic;
     if not found then
@@ -69,6 +70,14 @@ begin
     end if;
 
     if v_count = 1 then
+        -- Below they are read at place 1, where other bounds would hold nothing, without a word.
+        v_bounds := concat_ws(' ', array_dims(p_payloads), array_dims(p_keys), array_dims(p_headers), array_dims(p_message_ids),
+                              array_dims(p_content_types), array_dims(p_partitions), array_dims(p_dedup_keys),
+                              array_dims(p_delays_s), array_dims(p_deliver_ats));
+        if replace(' ' || v_bounds, ' [1:1]', '') <> '' then
+            raise exception using errcode = 'KG005', message = format(
+                'arrays of one message: wanted bounds [1:1] for each, or null, found %s', v_bounds);
+        end if;
         v_bad := octet_length(p_payloads[1]);
         if v_bad is null then
             raise exception using errcode = 'KG005', message = 'the payload is null; publish the JSON text null, or zero bytes';

@@ -68,7 +68,8 @@ begin
         state := 'open';
     end if;
     select m.key, m.message_id, m.published_at into key, message_id, published_at
-    from coordinator.read_windows(v_topic.topic_id, array[0], array[p_partition], array[p_offset], array[p_offset + 1]) m;
+    from coordinator.read_windows(v_topic.topic_id, array[0], array[p_partition], array[p_offset],
+                                  array[least(p_offset, 9223372036854775806) + 1]) m;
     if v_retry.payload is not null then
         key := v_retry.key;
         message_id := v_retry.message_id;
