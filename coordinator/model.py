@@ -620,12 +620,13 @@ class Message(Delivery):
 
         A `delay_s` is taken as by `Retry`.
 
-        Ignored when the delivery's deadline has passed: it was taken back then.
+        Ignored when the delivery's deadline has passed: it was taken back then. Its own transaction, where it is in one, is rolled
+        back all the same.
         """
         self._settler().nack(self, delay_s)
 
     def reject(self, reason: str = "rejected") -> None:
-        """Settle as a dead letter. Ignored when the delivery's deadline has passed."""
+        """Settle as a dead letter. Ignored when the delivery's deadline has passed, as by `nack`."""
         self._settler().reject(self, reason)
 
     def extend(self, seconds: float) -> bool:

@@ -123,6 +123,8 @@ class Deliveries:
         self._turn = 0
         self._numbers = count(1)
         self._noted: deque[Delivery] = deque()
+        # Whose handler has said no within the transaction that would ack them, in time or not.
+        self._denied: set[Delivery] = set()
         self._noted_s = 0.0
         # The shell waits, and knows of no ack: the next one that is noted wakes it.
         self._unaware = False
@@ -611,7 +613,8 @@ class Deliveries:
         """Take the failure of a live delivery: it is written first, then the message is parked or a dead letter.
 
         Returns:
-            What will become of it; None, and nothing happens, when the delivery is not live any more.
+            What will become of it; None when the delivery is not live any more: then nothing happens, but that its transaction,
+            if it is in one, is rolled back.
 
         Raises:
             StaleEpochError: If the claim is not this coordinator's any more.
@@ -621,6 +624,8 @@ class Deliveries:
             error = Retry(delay_s)
         self.take_in()
         partition = self._held(delivery)
+        if delivery in partition.runs.get(delivery.offset, ()):
+            self._denied.add(delivery)
         if delivery.answered or not self.heap.settle(delivery):
             return None
         delivery.answered = True
@@ -680,12 +685,19 @@ class Deliveries:
         """Transactional runs are about to commit.
 
         Raises:
-            AlreadySettledError: The handler of one of the messages has given it back or rejected it meanwhile.
+            AlreadySettledError: The handler of one of the messages has given it back or rejected it meanwhile, or it became
+                a dead letter and was replayed.
         """
         self.take_in()
         for delivery in deliveries:
             partition: Partition = delivery.owner
-            if delivery.answered and not partition.lost and self._unsettled(partition, delivery):
+            if not partition.lost and self._outlived(delivery):
+                raise AlreadySettledError(
+                    f"{partition.source.topic}/{partition.key.partition}@{delivery.offset} became a dead letter meanwhile, and was "
+                    "replayed: this run is rolled back"
+                )
+            denied = delivery in self._denied or (delivery.answered and self._unsettled(partition, delivery))
+            if denied and not partition.lost:
                 raise AlreadySettledError(
                     f"{partition.source.topic}/{partition.key.partition}@{delivery.offset} was given back or rejected in its "
                     "transaction, which is rolled back"
@@ -695,6 +707,7 @@ class Deliveries:
         """A transactional run has ended, whatever its outcome; with the last one, the acks row may go."""
         self.take_in()
         partition: Partition = delivery.owner
+        self._denied.discard(delivery)
         runs = partition.runs.get(delivery.offset, [])
         if delivery in runs:
             runs.remove(delivery)
@@ -710,7 +723,7 @@ class Deliveries:
     def acked_in_transaction(self, delivery: Delivery, now_s: float) -> None:
         """A run's transaction, with its ack, has committed."""
         partition: Partition = delivery.owner
-        if partition.lost:
+        if partition.lost or self._outlived(delivery):
             return
         partition.unfolded.add(delivery.offset)
         self.take_in()
@@ -750,9 +763,17 @@ class Deliveries:
             )
         return partition
 
+    @staticmethod
+    def _outlived(delivery: Delivery) -> bool:
+        """Tell whether a delivery's message became a dead letter, which settled it, and was replayed: it says nothing of that."""
+        replays: int = delivery.owner.replayed.get(delivery.offset, 0)
+        return replays > (delivery.facts.replays if delivery.facts is not None else 0)
+
     def _unsettled(self, partition: Partition, delivery: Delivery) -> bool:
         """Tell whether a message is in flight, waits for its turn, or has failed: where `_settle_late` would find it."""
         offset = delivery.offset
+        if self._outlived(delivery):
+            return False
         if delivery.live or offset in partition.in_flight or offset in partition.given_back:
             return True
         failing = partition.failing.get(offset)
@@ -768,6 +789,8 @@ class Deliveries:
     def _settle_late(self, partition: Partition, delivery: Delivery) -> bool:
         """An ack of a delivery that is not live: take the message out of wherever it is; False if it is settled."""
         offset, row = delivery.offset, delivery.row
+        if self._outlived(delivery):
+            return False
         if offset in partition.given_back:
             partition.given_back.discard(offset)
             return True

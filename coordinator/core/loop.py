@@ -575,6 +575,7 @@ class Engine(Deliveries):
                 partition.parked.update(dict.fromkeys(entry["offsets"], entry["key"]))
             elif kind == "clear":
                 partition.parked.pop(entry["offset"], None)
+                partition.replayed.pop(entry["offset"], None)
                 partition.handed.discard(entry["offset"])
             elif kind == "alone":
                 partition.parked[entry["offset"]] = entry["key"]
@@ -614,6 +615,7 @@ class Engine(Deliveries):
 
     def _forget(self, partition: Partition, row: Row) -> None:
         partition.parked.pop(row[1], None)
+        partition.replayed.pop(row[1], None)
         partition.handed.discard(row[1])
         partition.facts.pop(row[1], None)
 
@@ -675,6 +677,8 @@ class Engine(Deliveries):
             if offset in partition.in_flight or offset in partition.failing:
                 continue
             partition.parked[offset] = row[4]
+            if facts.replays:
+                partition.replayed[offset] = facts.replays
             partition.handed.add(offset)
             partition.facts[offset] = facts
             if partition.subscription.by_key and row[4] is not None:

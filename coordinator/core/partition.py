@@ -64,6 +64,7 @@ class Partition:
         sent_count: What `saved_count` is to be when the exchange under way is known to be written.
         unproven: An exchange was found not to be written, and nothing has been written since: it may still be carried out.
         exposed: Such an exchange takes the window back: nothing starts until something was written that it can't come after.
+        replayed: How often parked messages were replayed that were a dead letter before: runs from before that are over.
         runs: Transactional runs that are alive, by offset. unfolded: acked in a transaction, the acks row is still there.
     """
 
@@ -103,6 +104,7 @@ class Partition:
         "recovering",
         "refused",
         "refused_until_s",
+        "replayed",
         "revoking",
         "runs",
         "saved_count",
@@ -176,6 +178,7 @@ class Partition:
         self.hold_until_s = 0.0
         self.busy_until_s = 0.0
         self.given_back: set[int] = set()
+        self.replayed: dict[int, int] = {}
         self.runs: dict[int, list[Delivery]] = {}
         self.unfolded: set[int] = set()
         if subscription.by_key:

@@ -413,6 +413,77 @@ def test_transaction__begun_after_the_redelivery_was_acked__is_refused(shell, ds
     assert effects(dsn) == [(1, 1)]
 
 
+@pytest.mark.parametrize("transactional", [True, False])
+def test_replayed__former_run_ends_late__says_nothing_of_the_replay(make_shell, dsn, transactional):
+    """A run outlives its deadline and its message's dead letter, and ends while the replay runs, which fails.
+
+    It was refused, and took the replay with it: no effect, no dead letter, and nobody to come.
+    """
+    shell = make_shell(visibility_timeout_s=1.0)
+    runs, release, again = [], threading.Event(), threading.Event()
+
+    def act(message, connection=None):
+        runs.append(message.attempt)
+        if len(runs) == 1:
+            if connection is not None:
+                book(message, connection)
+                busy_until(release, connection)
+            release.wait(20)
+        else:
+            again.set()
+            time.sleep(0.6)
+            raise ValueError("the replay fails")
+
+    options = {"max_processing_s": 1.5, "max_attempts": 1, "ordering": "none", "concurrency": 2}
+    shell.subscribe(act, transactional=transactional, **options)
+    shell.app.publish(TOPIC, 1)
+    letters = shell.app.dead_letters(GROUP)
+    with shell:
+        wait_until(lambda: dead(dsn))
+        assert letters.replay().replayed == 1
+        assert again.wait(20)
+        release.set()
+        wait_until(lambda: dead(dsn))
+    (letter,) = dead(dsn)
+    assert (effects(dsn), letter["error"], letter["replays"]) == ([], "ValueError: the replay fails", 1)
+
+
+@pytest.mark.parametrize("late", ["ack", "transaction", "transaction begun before"])
+@pytest.mark.parametrize("where", ["in flight", "not handed over"])
+def test_replayed__late_word_of_a_former_delivery__is_of_something_settled(make_shell, dsn, late, where):
+    """As long as nothing has settled the message, a late ack counts: a dead letter has."""
+    app = make_shell(visibility_timeout_s=3.0).app
+    app.publish(TOPIC, 1)
+    letters = app.dead_letters(GROUP)
+    with app.consumer(TOPIC, group=GROUP, ordering="none", max_attempts=1) as consumer:
+        (former,) = taken(consumer, 1)
+        with contextlib.ExitStack() as stack:
+            if late == "transaction begun before":
+                stack.enter_context(pytest.raises(AlreadySettledError))
+                open_one = stack.enter_context(former.transaction())
+                open_one.execute("set local idle_in_transaction_session_timeout = 0")
+                book(former, open_one)
+            wait_until(lambda: dead(dsn))
+            assert letters.replay().replayed == 1
+            if where == "in flight":
+                (replay,) = taken(consumer, 1)
+            else:
+                # It is read, and waits.
+                wait_until(lambda: query(dsn, "select 1 from coordinator.retries r where r.replays = 1"))
+                time.sleep(1.0)
+            if late == "ack":
+                former.ack(wait=True)
+            elif late == "transaction":
+                with pytest.raises(AlreadySettledError), former.transaction() as connection:
+                    book(former, connection)
+        if where != "in flight":
+            (replay,) = taken(consumer, 1)
+        with replay.transaction() as connection:
+            book(replay, connection)
+        wait_settled(dsn)
+    assert (effects(dsn), dead(dsn), parked(dsn)) == ([(1, 1)], [], [])
+
+
 def test_transaction__of_a_plain_handler__and_a_dead_letter_are_never_both(shell, dsn):
     """R1 where the transaction is taken from the message: its run is alive, so the dead letter takes the acks row."""
     shell.app.publish(TOPIC, 1)
@@ -621,6 +692,53 @@ def test_transactional__given_back_and_returns__has_no_effect_and_is_charged(she
     assert effects(dsn) == [(value, 1) for value in range(10) if value != 3]
     (letter,) = dead(dsn)
     assert (letter["payload"], letter["attempts"]) == ("3", 3 if what == "nack" else 1)
+
+
+@pytest.mark.parametrize("second", ["none", "in flight", "nack", "ack"])
+@pytest.mark.parametrize("what", ["nack", "reject"])
+def test_transaction__given_back_past_its_deadline__is_rolled_back(shell, dsn, what, second):
+    """The late no was ignored, and the end of the block taken for a late ack: its effects were there, and the message done."""
+    shell.app.publish(TOPIC, 1)
+    with shell.app.consumer(TOPIC, group=GROUP, retry=[0.05]) as consumer:
+        (first,) = taken(consumer, 1)
+        with pytest.raises(AlreadySettledError), first.transaction() as connection:
+            book(first, connection)
+            first.extend(0.1)
+            connection.execute("set local idle_in_transaction_session_timeout = 0")
+            if second == "none":
+                time.sleep(0.3)
+            else:
+                (other,) = taken(consumer, 1)
+                if second != "in flight":
+                    getattr(other, second)()
+            first.nack() if what == "nack" else first.reject("never")
+        assert effects(dsn) == []
+        if second in ("none", "nack"):
+            (other,) = taken(consumer, 1)
+        other.ack(wait=True)
+        wait_settled(dsn)
+    assert (effects(dsn), dead(dsn)) == ([], [])
+
+
+@pytest.mark.parametrize("what", ["nack", "reject"])
+def test_transactional__given_back_past_its_deadline__has_no_effect(make_shell, dsn, what):
+    shell = make_shell(visibility_timeout_s=1.0)
+    again = threading.Event()
+
+    def act(message, connection):
+        if message.attempt > 1:
+            again.set()
+            return
+        book(message, connection)
+        busy_until(again, connection)
+        message.nack() if what == "nack" else message.reject("never")
+
+    shell.subscribe(act, transactional=True, concurrency=2, max_processing_s=1.0)
+    shell.app.publish(TOPIC, 1)
+    with shell:
+        wait_settled(dsn)
+        assert again.wait(20)
+    assert (effects(dsn), dead(dsn)) == ([], [])
 
 
 @pytest.mark.parametrize("what", ["nack", "reject", "ack", "extend"])
