@@ -620,8 +620,8 @@ class Message(Delivery):
 
         A `delay_s` is taken as by `Retry`.
 
-        Ignored when the delivery's deadline has passed: it was taken back then. Its own transaction, where it is in one, is rolled
-        back all the same.
+        Ignored when the delivery's deadline has passed: it was taken back then. Its own transaction, if it is in one, is
+        rolled back all the same.
         """
         self._settler().nack(self, delay_s)
 

@@ -693,8 +693,8 @@ class Deliveries:
             partition: Partition = delivery.owner
             if not partition.lost and self._outlived(delivery):
                 raise AlreadySettledError(
-                    f"{partition.source.topic}/{partition.key.partition}@{delivery.offset} became a dead letter meanwhile, and was "
-                    "replayed: this run is rolled back"
+                    f"{partition.source.topic}/{partition.key.partition}@{delivery.offset} became a dead letter meanwhile, and "
+                    "was replayed: this run is rolled back"
                 )
             denied = delivery in self._denied or (delivery.answered and self._unsettled(partition, delivery))
             if denied and not partition.lost:

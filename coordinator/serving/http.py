@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -224,11 +224,19 @@ class _Handler(BaseHTTPRequestHandler):
     def _response(self) -> Response:
         if not self.server.knows(self.headers.get("Host", "")):
             return plain(HTTPStatus.FORBIDDEN, "this port is served under another name")
-        parts = urlsplit(self.path[:_MAX_PATH_CHARS])
+        if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
+            # It is not read, and must not be taken for the next request.
+            self.close_connection = True
+            body = plain(HTTPStatus.BAD_REQUEST, "found a body, which no page takes")
+            return replace(body, headers={"Connection": "close"})
+        try:
+            parts = urlsplit(self.path[:_MAX_PATH_CHARS])
+        except ValueError as error:
+            return plain(HTTPStatus.BAD_REQUEST, f"found no path in the request: {error}")
         # Split before decoding: an encoded slash belongs to a name.
         first, *rest = [unquote(part) for part in parts.path.strip("/").split("/")]
         route = self.server.routes.get(first)
-        if route is None or self.headers.get("Content-Length", "0") != "0":
+        if route is None:
             return plain(HTTPStatus.NOT_FOUND, "there is no such page")
         request = Request(tuple(rest), dict(parse_qsl(parts.query)), self.headers.get("Accept", ""))
         turns = self.server.turns.get(first)

@@ -701,21 +701,27 @@ def test_transaction__given_back_past_its_deadline__is_rolled_back(shell, dsn, w
     shell.app.publish(TOPIC, 1)
     with shell.app.consumer(TOPIC, group=GROUP, retry=[0.05]) as consumer:
         (first,) = taken(consumer, 1)
-        with pytest.raises(AlreadySettledError), first.transaction() as connection:
-            book(first, connection)
-            first.extend(0.1)
-            connection.execute("set local idle_in_transaction_session_timeout = 0")
-            if second == "none":
-                time.sleep(0.3)
-            else:
-                (other,) = taken(consumer, 1)
-                if second != "in flight":
-                    getattr(other, second)()
-            first.nack() if what == "nack" else first.reject("never")
+        others = []
+
+        def overrun():
+            with first.transaction() as connection:
+                book(first, connection)
+                first.extend(0.1)
+                connection.execute("set local idle_in_transaction_session_timeout = 0")
+                if second == "none":
+                    time.sleep(0.3)
+                else:
+                    others.extend(taken(consumer, 1))
+                    if second != "in flight":
+                        getattr(others[0], second)()
+                first.nack() if what == "nack" else first.reject("never")
+
+        with pytest.raises(AlreadySettledError):
+            overrun()
         assert effects(dsn) == []
         if second in ("none", "nack"):
-            (other,) = taken(consumer, 1)
-        other.ack(wait=True)
+            others.extend(taken(consumer, 1))
+        others[-1].ack(wait=True)
         wait_settled(dsn)
     assert (effects(dsn), dead(dsn)) == ([], [])
 

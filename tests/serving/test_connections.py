@@ -167,3 +167,22 @@ def test_connections__that_all_wait_for_an_answer__are_bounded(port, clients, hu
     wait_until(lambda: threading.active_count() - before <= http._MAX_CONNECTIONS + 1, 30, "their threads have ended")
     hung.set()
     assert all(client.recv(12) == b"HTTP/1.1 200" for client in waiting)
+
+
+def test_request__with_a_body__is_refused_and_no_further_request_is_seen_in_it(port):
+    """The body was answered as the next request: behind a proxy, with somebody else's answer."""
+    inner = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    for header in (b"Content-Length: %d" % len(inner), b"Transfer-Encoding: chunked"):
+        with socket.create_connection(("127.0.0.1", port), 30) as client:
+            client.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n" + header + b"\r\n\r\n" + inner)
+            answer = b"".join(iter(lambda client=client: client.recv(65536), b""))
+        assert answer.startswith(b"HTTP/1.1 400")
+        assert answer.count(b"HTTP/1.1") == 1
+
+
+def test_request__target_that_is_none__is_answered(port):
+    """It was left without an answer."""
+    with socket.create_connection(("127.0.0.1", port), 30) as client:
+        client.sendall(b"GET http://[ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        answer = b"".join(iter(lambda: client.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 400")
