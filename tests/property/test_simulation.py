@@ -101,6 +101,11 @@ def test_laws_hold__everything_fails_sometimes(ordering):
 
 
 @pytest.mark.parametrize("ordering", ORDERINGS)
+def test_laws_hold__runs_outlive_dead_letters_that_are_replayed(ordering):
+    run(OUTLIVING, range(FIRST_SEED, FIRST_SEED + SCHEDULES // 4), ordering)
+
+
+@pytest.mark.parametrize("ordering", ORDERINGS)
 def test_laws_hold__workers_are_handed_some_ahead(monkeypatch, ordering):
     monkeypatch.setattr(deliveries, "_SHARE", 1)
     done = run(EVERYTHING, range(FIRST_SEED, FIRST_SEED + SCHEDULES // 4), ordering, ahead=4)
@@ -226,6 +231,12 @@ def ahead_loses_its_place(monkeypatch):
     monkeypatch.setattr(Engine, "_reclaim", and_leave)
 
 
+def lives_are_one(monkeypatch):
+    """Mutant: what a run says that outlived its message's dead letter is taken for a word about the replay."""
+    monkeypatch.setattr(Engine, "_outlived", staticmethod(lambda delivery: False))
+
+
+OUTLIVING = Faults(slow=0.3, nack=0.2, reject=0.2, replay=0.5)
 LATE = Faults(late=0.3, nack=0.3, slow=0.1, lost_before=0.1, rollback=0.1)
 LOCKING = Faults(lock=0.5, rollback=0.3, long_publisher=0.2, nack=0.1)
 
@@ -244,6 +255,7 @@ LOCKING = Faults(lock=0.5, rollback=0.3, long_publisher=0.2, nack=0.1)
         (window_forgotten, EVERYTHING, "none"),
         (lanes_ignored, ORDERLY, "key"),
         (outcome_by_number, LATE, "none"),
+        (lives_are_one, OUTLIVING, "none"),
     ],
 )
 def test_laws__a_mutant__are_seen_to_be_broken(monkeypatch, mutant, faults, ordering):

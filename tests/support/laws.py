@@ -27,14 +27,14 @@ class ClaimLaws:
     Attributes:
         worked: Offsets whose handler has finished, or that are dead letters.
         settled: The number of the progress with which an offset became settled in the tables. Known ones were told to a client.
-        replayed: Offsets that were given back to the group once; they are outside of every order.
+        replayed: How often an offset was given back to the group; those that were are outside of every order.
         attempts: The last attempt that a handler was told. charged: failures that are known to be written.
         not_before: When a parked message may start.
     """
 
     worked: set[int] = field(default_factory=set)
     settled: dict[int, int] = field(default_factory=dict)
-    replayed: set[int] = field(default_factory=set)
+    replayed: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     attempts: dict[int, int] = field(default_factory=dict)
     charged: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     not_before: dict[int, float] = field(default_factory=dict)
@@ -171,6 +171,10 @@ class Laws:
     def on_ack(self, partition: Partition, delivery: Delivery, count_before: int) -> None:
         """A handler's ack was taken; it counts as confirmed once `saved_count` has reached what it is now."""
         if partition.settled_count > count_before:
+            replays = delivery.facts.replays if delivery.facts is not None else 0
+            assert replays >= self.claims[partition.key].replayed.get(delivery.offset, 0), (
+                f"I12: a run of {partition.key}@{delivery.offset} from before its replay settles that"
+            )
             self._accept(partition, delivery.offset)
             self._unconfirmed[partition].append((partition.settled_count, delivery.offset, "ack"))
             self.on_saved(partition)
@@ -201,7 +205,7 @@ class Laws:
     def on_replayed(self, key: PartitionKey, offset: int) -> None:
         """A dead letter was given back: it begins anew."""
         laws = self.claims[key]
-        laws.replayed.add(offset)
+        laws.replayed[offset] += 1
         laws.parked.add(offset)
         laws.worked.discard(offset)
         for known in (laws.settled, laws.attempts, laws.charged, laws.not_before):

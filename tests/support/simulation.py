@@ -507,8 +507,10 @@ class Process:
                 self.laws.on_committed()
             except LockedError:
                 self.after(delay_s, lambda: self._done(worker, batch, self._nack))
-            except (StaleEpochError, AlreadySettledError):
+            except StaleEpochError:
                 self.after(delay_s, lambda: self._done(worker, batch, self._give_back))
+            except AlreadySettledError:
+                self.after(delay_s, lambda: self._done(worker, batch, self._refused))
             else:
                 self.after(delay_s, lambda: self._done(worker, batch, self._acked))
 
@@ -548,6 +550,16 @@ class Process:
     def _acked(self, message: Message) -> None:
         self.laws.on_told(message.delivery.owner.key, message.offset)
         self.engine.acked_in_transaction(message.delivery, self.simulation.now_s)
+
+    def _refused(self, message: Message) -> None:
+        """Another run was first, or a dead letter; as `_tell_settled` of the shells."""
+        partition = message.delivery.owner
+        replays = message.delivery.facts.replays if message.delivery.facts else 0
+        if (message.offset, replays) in self.database.claims[partition.key].acks:
+            before = partition.settled_count
+            self.engine.acked_in_transaction(message.delivery, self.simulation.now_s)
+            self.laws.on_ack(partition, message.delivery, before)
+        self._give_back(message)
 
     def _nack(self, message: Message) -> None:
         self._fail(message, None)
