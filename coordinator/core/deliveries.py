@@ -664,13 +664,16 @@ class Deliveries:
         """Transactional runs of messages start: they may try to commit until they have ended.
 
         Raises:
-            AlreadySettledError: One of the messages is settled, or its handler has given it back. The acks row that would
-                refuse such a run stays for runs that are alive, and may be gone.
+            AlreadySettledError: One of the messages is settled, or becomes a dead letter, or its handler has given it back. The
+                acks row that would refuse such a run stays for runs that are alive, and may be gone.
         """
         self.take_in()
         for delivery in deliveries:
             partition: Partition = delivery.owner
-            if not partition.lost and (delivery.answered or not self._unsettled(partition, delivery)):
+            failing = partition.failing.get(delivery.offset)
+            # A dead letter that is on its way without a guard, as of a message with no run, would be there beside the effects.
+            dying = failing is not None and failing.entry["k"] == "dead"
+            if not partition.lost and (delivery.answered or dying or not self._unsettled(partition, delivery)):
                 raise AlreadySettledError(
                     f"{partition.source.topic}/{partition.key.partition}@{delivery.offset} is settled or given back already"
                 )

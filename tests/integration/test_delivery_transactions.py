@@ -413,6 +413,24 @@ def test_transaction__begun_after_the_redelivery_was_acked__is_refused(shell, ds
     assert effects(dsn) == [(1, 1)]
 
 
+def test_transaction__begun_while_the_dead_letter_is_on_its_way__is_refused(make_shell, dsn):
+    """No run was alive when the dead letter was sent, so it took no acks row: it was there, and the effects of the run, too."""
+    app = make_shell(visibility_timeout_s=0.4).app
+    app.publish(TOPIC, 1)
+    with app.consumer(TOPIC, group=GROUP, retry=[0.05], max_attempts=2) as consumer:
+        (first,) = taken(consumer, 1)
+        (second,) = taken(consumer, 1)
+        # The exchange that writes it waits for the claim's row, as it may for a slow server; the run's ack does not.
+        with psycopg.connect(dsn) as slow:
+            slow.execute("select from coordinator.claims c for no key update")
+            second.reject("never")
+            time.sleep(0.1)
+            with pytest.raises(AlreadySettledError), first.transaction() as connection:
+                book(first, connection)
+        wait_until(lambda: dead(dsn))
+    assert effects(dsn) == []
+
+
 @pytest.mark.parametrize("transactional", [True, False])
 def test_replayed__former_run_ends_late__says_nothing_of_the_replay(make_shell, dsn, transactional):
     """A run outlives its deadline and its message's dead letter, and ends while the replay runs, which fails.
