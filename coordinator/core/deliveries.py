@@ -885,6 +885,7 @@ class Deliveries:
                 "key": row[4],
                 "delay_s": delay_s,
                 "running": running,
+                "replays": facts.replays,
                 "error": _error(failure, delivery.attempt),
             }
             self._begin_failing(partition, Failing(row, entry, facts))
@@ -910,6 +911,7 @@ class Deliveries:
             "error": _error(failure, attempts),
             "attempts": attempts,
             "crashes": facts.crashes,
+            "replays": facts.replays,
             # Where a handler takes its transaction from the message, only the runs tell.
             "guard": partition.subscription.transactional or row[1] in partition.runs,
         }

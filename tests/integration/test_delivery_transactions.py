@@ -413,6 +413,35 @@ def test_transaction__begun_after_the_redelivery_was_acked__is_refused(shell, ds
     assert effects(dsn) == [(1, 1)]
 
 
+def test_transaction__of_a_replay__and_a_dead_letter_are_never_both(make_shell, dsn):
+    """R1 in a second life: the guard took how often the message was replayed from a row that the run's ack had taken away.
+
+    Both overrun their deadlines, and one exchange is to bury them. While it is at the first, the run of the second commits.
+    """
+    app = make_shell(visibility_timeout_s=0.4).app
+    for value in (1, 2):
+        app.publish(TOPIC, value, partition=0)
+    with app.consumer(TOPIC, group=GROUP, max_attempts=1) as consumer:
+        for former in taken(consumer, 2):
+            former.reject("once")
+        wait_until(lambda: len(dead(dsn)) == 2)
+        query(
+            dsn,
+            """create function slow() returns trigger language plpgsql as $$ begin perform pg_sleep(0.7); return new; end $$;
+               create trigger slow before insert on coordinator.dead_letters for each row execute function slow()""",
+        )
+        assert app.dead_letters(GROUP).replay().replayed == 2
+        second = max(taken(consumer, 2), key=lambda message: message.offset)
+        asleep = "select from pg_stat_activity a where a.datname = current_database() and a.wait_event = 'PgSleep'"
+        with second.transaction() as connection:
+            connection.execute("set local idle_in_transaction_session_timeout = 0")
+            book(second, connection)
+            wait_until(lambda: query(dsn, f"select exists ({asleep})") == [(True,)])
+        wait_until(lambda: dead(dsn))
+        wait_settled(dsn)
+    assert (effects(dsn), [letter["payload"] for letter in dead(dsn)]) == ([(2, 1)], ["1"])
+
+
 def test_transaction__begun_while_the_dead_letter_is_on_its_way__is_refused(make_shell, dsn):
     """No run was alive when the dead letter was sent, so it took no acks row: it was there, and the effects of the run, too."""
     app = make_shell(visibility_timeout_s=0.4).app

@@ -156,13 +156,16 @@ class Pair:
                 line |= {
                     "delay_s": self.chance.choice((0, 5)),
                     "running": self.chance.random() < 0.3,
+                    "replays": self.chance.choice((0, 1)),
                     "error": {"error": "e"},
                 }
             elif kind == "behind":
                 line = {"k": kind, "key": name, "offsets": sorted({offset, self.open_or_parked(key)})}
             elif kind == "dead":
                 line |= {"reason": "attempts", "error": {"error": "e"}, "attempts": 5, "crashes": 1}
-                line |= {"guard": self.chance.random() < 0.3}
+                line |= {"guard": self.chance.random() < 0.3, "replays": self.chance.choice((0, 0, 1))}
+            elif kind == "alone":
+                line |= {"replays": self.chance.choice((0, 1))}
             elif kind == "fold":
                 line = {"k": kind, "offsets": [offset for offset, _ in self.model.claims[key].acks]}
             elif kind == "charged":

@@ -306,7 +306,9 @@ class FakeDatabase:
         if kind == "retry":
             row = claim.retries.get(offset)
             if row is None:
-                row = claim.retries[offset] = RetryRow(line["key"], 0, claim.crash_count(offset), 0.0)
+                row = claim.retries[offset] = RetryRow(
+                    line["key"], 0, claim.crash_count(offset), 0.0, replays=line["replays"]
+                )
             row.fails += 1
             row.next_at_s = max(self.now_s + line["delay_s"], row.crash_next_s or 0.0)
             row.crash_next_s = None
@@ -324,7 +326,9 @@ class FakeDatabase:
         if kind == "alone":
             row = claim.retries.get(offset)
             if row is None:
-                row = claim.retries[offset] = RetryRow(line["key"], 0, claim.crash_count(offset), self.now_s)
+                row = claim.retries[offset] = RetryRow(
+                    line["key"], 0, claim.crash_count(offset), self.now_s, replays=line["replays"]
+                )
             row.dispatched, row.behind = epoch, False
             return {offset}
         if kind == "empty":
@@ -353,8 +357,8 @@ class FakeDatabase:
         """Write one dead letter; False, and nothing is written, where that fails."""
         offset = line["offset"]
         row = claim.retries.get(offset)
-        replays = row.replays if row is not None else 0
-        if line["guard"] and (offset, replays) in claim.acks:
+        replays = row.replays if row is not None else line["replays"]
+        if line["guard"] and (offset, line["replays"]) in claim.acks:
             claim.retries.pop(offset, None)
             return True
         if (key, offset) in self.unstorable:
@@ -363,7 +367,7 @@ class FakeDatabase:
         if offset not in rows and not (row is not None and row.payload):
             return False
         if line["guard"]:
-            claim.acks[offset, replays] = claim.epoch
+            claim.acks[offset, line["replays"]] = claim.epoch
         claim.retries.pop(offset, None)
         buried = DeadRow(rows.get(offset), line["reason"], line["attempts"], line["crashes"], replays)
         if row is not None and row.payload:
@@ -612,6 +616,7 @@ class FakeDatabase:
                 "attempts": fails + crashes,
                 "crashes": crashes,
                 "guard": False,
+                "replays": row.replays if row is not None else 0,
             }
             self._bury(key, claim, line)
         claim.retries.pop(offset, None)

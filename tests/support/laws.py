@@ -27,12 +27,14 @@ class ClaimLaws:
     Attributes:
         worked: Offsets whose handler has finished, or that are dead letters.
         settled: The number of the progress with which an offset became settled in the tables. Known ones were told to a client.
+        effects: Offsets that were acked in a transaction since they were given back last.
         replayed: How often an offset was given back to the group; those that were are outside of every order.
         attempts: The last attempt that a handler was told. charged: failures that are known to be written.
         not_before: When a parked message may start.
     """
 
     worked: set[int] = field(default_factory=set)
+    effects: set[int] = field(default_factory=set)
     settled: dict[int, int] = field(default_factory=dict)
     replayed: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     attempts: dict[int, int] = field(default_factory=dict)
@@ -190,6 +192,7 @@ class Laws:
         laws = self.claims[key]
         for offset in offsets:
             assert offset not in laws.settled, f"I18: {key}@{offset} has two effects"
+            laws.effects.add(offset)
             laws.worked.add(offset)
             laws.settled[offset] = UNTOLD
 
@@ -208,6 +211,7 @@ class Laws:
         laws.replayed[offset] += 1
         laws.parked.add(offset)
         laws.worked.discard(offset)
+        laws.effects.discard(offset)
         for known in (laws.settled, laws.attempts, laws.charged, laws.not_before):
             known.pop(offset, None)
         for (claim, _), accepted in self._accepted.items():
@@ -263,6 +267,7 @@ class Laws:
             log = self.database.logs[key[1:]]
             for offset, dead in claim.buried[laws.buried_count :]:
                 assert dead.key == log.rows[offset], f"I12: {key}@{offset} is buried with another key"
+                assert offset not in laws.effects, f"I18: {key}@{offset} is a dead letter and has effects"
                 laws.worked.add(offset)
                 if dead.reason == "crash":
                     assert self.neighbours.get((key, offset), 0) == 0, f"I13: {key}@{offset} had neighbours"

@@ -21,9 +21,7 @@ declare
 begin
     if (p_entry ->> 'guard')::boolean then
         insert into coordinator.acks (group_id, topic_id, partition, "offset", replay, epoch)
-        select p_group, p_topic, p_partition, p_offset, coalesce(max(r.replays), 0), p_epoch
-        from coordinator.retries r
-        where r.group_id = p_group and r.topic_id = p_topic and r.partition = p_partition and r."offset" = p_offset
+        values (p_group, p_topic, p_partition, p_offset, coalesce((p_entry ->> 'replays')::int, 0), p_epoch)
         on conflict on constraint acks_pkey do nothing;
         if not found then
             delete from coordinator.retries r
@@ -53,7 +51,7 @@ begin
         content_type, headers, payload, reason, error, attempts, crashes, replays, errors, died_at)
     values (p_group, p_topic, p_partition, p_offset, v_message.key, v_message.message_id, v_message.published_at,
             v_message.content_type, v_message.headers, v_message.payload, p_entry ->> 'reason', p_entry #>> '{error,error}',
-            (p_entry ->> 'attempts')::int, (p_entry ->> 'crashes')::int, coalesce(v_retry.replays, 0),
+            (p_entry ->> 'attempts')::int, (p_entry ->> 'crashes')::int, coalesce(v_retry.replays, (p_entry ->> 'replays')::int, 0),
             v_errors, p_now)
     on conflict on constraint dead_letters_pkey do update
         set reason = excluded.reason, error = excluded.error, attempts = excluded.attempts, crashes = excluded.crashes,

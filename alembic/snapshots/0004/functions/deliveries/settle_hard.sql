@@ -12,14 +12,15 @@ set enable_seqscan = off
 as $$
 -- The part of an exchange that is not an ack: retries, dead letters, parking, and what follows from settling a parked message.
 -- Only for entries of claims in p_owned, which exchange has locked and checked. p_entries, in order, each with o (ord), k and:
---   retry   offset, key, delay_s, error, running: a retries row with one failure more; running keeps it handed out
+--   retry   offset, key, delay_s, error, running, replays: a retries row with one failure more; running keeps it handed out
 --   behind  key, offsets (array): parked until the message ahead of them is settled
---   dead    offset, key, reason, error, attempts, guard: a dead letter; guard: transactional runs of it may be alive
+--   dead    offset, key, reason, error, attempts, replays, guard: a dead letter; guard: transactional runs of it may be alive
 --   clear   offset, key: a parked message was acked; its row goes, and what waits behind its key is handed out
 --   empty   before alone, for every claim: what was handed out of the parked is not; the window ends at committed
---   alone   offset, key: it is parked, if it is not yet, and handed out, and nothing else is
+--   alone   offset, key, replays: it is parked, if it is not yet, and handed out, and nothing else is
 --   fold    offsets (array): acks rows of which no run is alive any more
 --   charged: crash rows that lie wholly below committed
+-- replays: of the message, as its acks row says it: the retries row, which would tell, goes with the ack of a run that overran.
 -- The plans are pinned to the keys: to statistics a table of which an old snapshot keeps what is gone is a few rows in many pages,
 -- and reading all of those for each message looks cheaper than its index.
 -- Returns: per claim what becomes done, and offsets that could not be dead-lettered, with the last reason why.
@@ -51,13 +52,14 @@ begin
         v_epoch := p_epochs[ord];
         if v_entry.kind = 'retry' then
             insert into coordinator.retries as r (group_id, topic_id, partition, "offset", key, fails, crashes, next_at,
-                                                  dispatched_epoch, errors, created_at)
+                                                  dispatched_epoch, replays, errors, created_at)
             values (v_group, v_topic, v_partition, v_entry."offset", v_entry.key, 1,
                     (select count(*) from coordinator.crashes c
                      where c.group_id = v_group and c.topic_id = v_topic and c.partition = v_partition
                        and c.offsets @> v_entry."offset"),
                     v_now + make_interval(secs => (v_entry.j ->> 'delay_s')::double precision),
                     case when (v_entry.j ->> 'running')::boolean then v_epoch end,
+                    coalesce((v_entry.j ->> 'replays')::int, 0),
                     jsonb_build_array(v_entry.j -> 'error'), v_now)
             on conflict on constraint retries_pkey do update
                 -- Who was declared dead and goes on, because nobody has taken over yet, must not undo the pause behind his crash.
@@ -88,8 +90,9 @@ begin
         elsif v_entry.kind = 'alone' then
             -- The claim's windows are emptied, so that a crash now can be charged to one message only.
             insert into coordinator.retries as r (group_id, topic_id, partition, "offset", key, fails, crashes, next_at,
-                                                  dispatched_epoch, created_at)
-            select v_group, v_topic, v_partition, v_entry."offset", v_entry.key, 0, count(*), v_now, v_epoch, v_now
+                                                  dispatched_epoch, replays, created_at)
+            select v_group, v_topic, v_partition, v_entry."offset", v_entry.key, 0, count(*), v_now, v_epoch,
+                   coalesce((v_entry.j ->> 'replays')::int, 0), v_now
             from coordinator.crashes c
             where c.group_id = v_group and c.topic_id = v_topic and c.partition = v_partition and c.offsets @> v_entry."offset"
             on conflict on constraint retries_pkey do update set dispatched_epoch = v_epoch, behind_key = false;
