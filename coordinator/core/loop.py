@@ -377,8 +377,9 @@ class Engine(Deliveries):
             return False
         for partition in partitions:
             partition.hard.append({"k": "empty"})
-        replays = lonely.facts.replays if lonely.facts is not None else 0
-        lonely.partition.hard.append({"k": "alone", "offset": lonely.row[1], "key": lonely.row[4], "replays": replays})
+        lonely.partition.hard.append(
+            {"k": "alone", "offset": lonely.row[1], "key": lonely.row[4], "replays": lonely.facts.replays}
+        )
         lonely.stage = "emptying"
         return True
 
